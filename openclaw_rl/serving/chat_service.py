@@ -260,8 +260,11 @@ class ChatService:
             return None
         if call.messages:
             complete = reason not in (turn_pb2.FINISH_REASON_CANCELLED, turn_pb2.FINISH_REASON_ERROR)
-            self._index.remember(origin.client, context.session_id, call.messages, response, context.digests,
-                                 complete=complete, done=done)
+            said, digests = list(call.messages), context.digests
+            if call.continue_final:  # the client keeps both parts as one message
+                response.content, digests = _text(said.pop()) + response.content, None
+            self._index.remember(origin.client, context.session_id, said, response, digests, complete=complete,
+                                 done=done)
         return turn
 
 
@@ -276,3 +279,7 @@ def _with_declared(options: turn_pb2.TurnOptions, messages: Sequence[turn_pb2.Ch
     result.session_id = options.session_id or said.session_id
     result.turn_type = options.turn_type or said.turn_type
     return result
+
+
+def _text(message: turn_pb2.ChatMessage) -> str:
+    return message.content or "\n".join(part.text for part in message.parts)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from opentelemetry.trace import Span
 
+from openclaw_rl.serving.engines.interface import Shaping
 from openclaw_rl.sessions.fingerprint import Digests
 from openclaw_rl.v1 import turn_pb2
 
@@ -23,6 +24,12 @@ class ChatCall:
     tool_choice: str = "auto"  #: "auto", "none", "required" or a function's name
     parallel_tool_calls: bool = True  #: False: the response ends with its first call
     sampling: turn_pb2.SamplingParams = field(default_factory=turn_pb2.SamplingParams)
+    shaping: Shaping | None = None  #: what else changes the distribution that tokens are drawn from
+    include_stop: bool = False  #: the stop text that ended the response is part of it
+    continue_final: bool = False  #: the response continues the last message, an assistant's
+    template_values: dict[str, Any] = field(default_factory=dict)  #: for the chat template
+    echo: bool = False  #: a continued prompt comes first
+    echo_only: bool = False  #: nothing is generated
     logprobs: bool = False  #: report each token's log-probability
     prompt: str | None = None  #: text to continue as it is; `messages` are then for the record only
     prompt_ids: list[int] | None = None  #: token ids to continue; likewise
@@ -45,7 +52,7 @@ class SampledToken(Protocol):
 
     id: int
     logprob: float  #: natural logarithm of the probability with which it was drawn
-    model_logprob: float  #: of the model's own (temperature 1, no top_p)
+    model_logprob: float  #: of the model's own (temperature 1, no top_p, nothing else)
     version: int  #: that produced it
     top: list[tuple[int, float]]  #: likeliest alternatives: id, model_logprob
     cached_tokens: int  #: of the prompt, that were not computed again; on the first token
@@ -64,6 +71,7 @@ class Delta:
     """New text, complete tool calls, and the tokens behind them (also those whose text is held back)."""
 
     text: str = ""
+    echo: str = ""  #: the prompt; its tokens' entries are the `logprobs`
     tool_calls: list[turn_pb2.ToolCall] = field(default_factory=list)
     reasoning: str = ""  #: text that a reasoning parser set apart
     tokens: list[SampledToken] = field(default_factory=list)

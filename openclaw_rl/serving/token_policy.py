@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.serving import unsupported
 from openclaw_rl.serving.engines.interface import (
     EngineBusy,
     EngineError,
@@ -136,13 +137,22 @@ class TokenPolicy:
         prompt = await self._prompt(call)
         transcript.prompt_ids = prompt.ids
         wanted = call.sampling
+        unsupported.refuse(call.extra)
+        self._check_ids("logit_bias", list(call.shaping.logit_bias) if call.shaping else [])
         sampling = Sampling(
             temperature=wanted.temperature, top_p=wanted.top_p, max_tokens=wanted.max_tokens,
             seed=wanted.seed & (2**63 - 1) if wanted.HasField("seed") else None,
-            stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs, background=call.background)
+            stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs, background=call.background,
+            shaping=call.shaping)
         reader = _Reader(self, call, prompt)
         reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
         cached = 0
+        echo = await self._echo(call, prompt.ids, reader) if call.echo else None
+        if call.echo_only and echo is not None:
+            yield Start(self.version, len(prompt.ids))
+            yield echo
+            yield End(turn_pb2.FINISH_REASON_LENGTH, transcript.message(), len(prompt.ids), 0, transcript.record())
+            return
         stream = self.engine.generate(prompt.ids, sampling, session=call.session)
         try:
             async with aclosing(stream):  # type: ignore[type-var]
@@ -154,6 +164,8 @@ class TokenPolicy:
                     if not transcript.response_ids:
                         cached = item.cached_tokens
                         yield Start(item.version, len(prompt.ids))
+                        if echo is not None:
+                            yield echo
                     transcript.add(item)
                     delta = reader.feed(item)
                     if delta.text:
@@ -179,6 +191,20 @@ class TokenPolicy:
             reason = turn_pb2.FINISH_REASON_TOOL_CALLS
         yield End(reason, transcript.message(), len(prompt.ids), len(transcript.response_ids), transcript.record(),
                   cached)
+
+    async def _echo(self, call: ChatCall, ids: list[int], reader: _Reader) -> Delta:
+        """The prompt as text and, where wanted, as tokens with their log-probabilities."""
+        table = self.template.tokens.table
+        text = b"".join(table[i] for i in ids if i < len(table)).decode("utf-8", "replace")
+        delta = Delta(echo=text if call.prompt is None else call.prompt)
+        if call.logprobs:
+            try:
+                read = await self.engine.read(ids, call.sampling.top_logprobs) if len(ids) > 1 else []
+            except (EngineError, ValueError) as error:
+                raise self._mesh_error(error, call) from error
+            first = {**reader.named(ids[0], 0.0), "logprob": None, "top_logprobs": None}
+            delta.logprobs = [first, *map(reader.logprob, read)]
+        return delta
 
     async def score(self, token_ids: list[int], version: int | None) -> tuple[list[float], int]:
         """Score tokens: the log-probability of each but the first, and the version that scored.
@@ -218,7 +244,8 @@ class TokenPolicy:
                 for i, message in enumerate(call.messages):
                     if any(part.WhichOneof("part") == "image_url" for part in message.parts):
                         raise errors.invalid(f"messages[{i}].content", "image_url", "text: this model sees no images")
-                return self.template.chat(call.messages, call.tools, call.tool_choice, limit)
+                return self.template.chat(call.messages, call.tools, call.tool_choice, limit,
+                                          continue_final=call.continue_final, values=call.template_values)
 
         try:
             prompt = await off_loop(size, make)
@@ -258,7 +285,8 @@ class _Reader:
     def __init__(self, policy: TokenPolicy, call: ChatCall, prompt: Prompt) -> None:
         self._tokens = policy.shown_tokens
         self._text = Detokenizer(self._tokens)
-        self._stops = StopTexts(call.sampling.stop)
+        self._stops = StopTexts(call.sampling.stop, call.include_stop)
+        self._unstopped = call.shaping.min_tokens if call.shaping else 0  # tokens before a text may end the response
         self._parser: ToolParser | NamedToolParser | None = None
         self._reasoning = None
         if policy.parsers.reasoning and not prompt.opening and call.prompt is None and call.prompt_ids is None:
@@ -279,9 +307,13 @@ class _Reader:
     def feed(self, token: SampledToken) -> Delta:
         delta = Delta(tokens=[token])
         hidden = token.id in self._hidden
-        text = "" if hidden else self._stops.feed(self._text.feed(token.id))
+        text = "" if hidden else self._text.feed(token.id)
+        if self._unstopped > 0:
+            self._unstopped -= 1
+        else:
+            text = self._stops.feed(text)
         if self._logprobs and not hidden:
-            self._held.append(self._logprob(token))
+            self._held.append(self.logprob(token))
         if self._reasoning is not None:
             delta.reasoning, text = self._reasoning.feed(text)
         if self._parser is not None:
@@ -308,12 +340,13 @@ class _Reader:
         return Delta(text=text, tool_calls=calls, reasoning=reasoning,
                      logprobs=self._held if text or calls or reasoning else [])
 
-    def _logprob(self, token: SampledToken) -> dict[str, Any]:
+    def logprob(self, token: SampledToken) -> dict[str, Any]:
         """An entry of OpenAI's `logprobs.content`."""
-        return {**self._named(token.id, token.model_logprob),
-                "top_logprobs": [self._named(index, value) for index, value in token.top]}
+        return {**self.named(token.id, token.model_logprob),
+                "top_logprobs": [self.named(index, value) for index, value in token.top]}
 
-    def _named(self, index: int, logprob: float) -> dict[str, Any]:
+    def named(self, index: int, logprob: float) -> dict[str, Any]:
+        """A token in OpenAI's shape."""
         data = self._tokens.table[index] if index < len(self._tokens.table) else b""
         return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0), "bytes": list(data)}
 

@@ -63,6 +63,7 @@ class StubEngine:
         self.busy = False
         self.running = 0
         self.cached = 0  #: prompt tokens that were not computed again
+        self.likelihood: Callable[[Sequence[int]], float] = lambda _response: -0.25  #: model_logprob of its tokens
         self.cleared = 0  #: calls of clear_prefixes
         self.prompts: list[list[int]] = []
         self.samplings: list[Sampling] = []
@@ -85,7 +86,8 @@ class StubEngine:
         self.running += 1
         try:
             room = min(sampling.max_tokens, self.info.context_length - len(prompt_ids))
-            for i, token in enumerate(self.script(list(prompt_ids))):
+            response = self.script(list(prompt_ids))
+            for i, token in enumerate(response):
                 if i == self.fail_after:
                     raise EngineError("the accelerator is gone")
                 if i >= room:
@@ -96,7 +98,7 @@ class StubEngine:
                 await asyncio.sleep(self.delay)
                 self.active_version = self.swap_after.get(i, self.active_version)
                 top = [(token, -0.25), (5, -2.0)][:sampling.top_logprobs]
-                yield Token(token, -0.5, -0.25, self.active_version, top, 0 if i else self.cached)
+                yield Token(token, -0.5, self.likelihood(response), self.active_version, top, 0 if i else self.cached)
                 if token in (*self.info.eos_ids, *sampling.stop_token_ids):
                     break
             yield Finished("stop")
@@ -108,6 +110,9 @@ class StubEngine:
 
     async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:
         return [-1.0] * (len(token_ids) - 1), self.active_version
+
+    async def read(self, token_ids: Sequence[int], top: int) -> list[Token]:
+        return [Token(i, -1.0, -1.0, self.active_version, [(i, -1.0), (5, -2.0)][:top]) for i in token_ids[1:]]
 
     async def stage(self, version: int, folder: Path) -> None:
         pass

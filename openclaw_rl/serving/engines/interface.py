@@ -38,6 +38,38 @@ class WeightsError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
+class Shaping:
+    """What changes the distribution that tokens are drawn from, besides temperature and top_p.
+
+    A token is drawn only if top_p, top_k and min_p all allow it.
+
+    Raises:
+        ValueError: as `Sampling`.
+    """
+
+    frequency_penalty: float = 0.0  #: times the token's count in the response, off its logit; -2 to 2
+    presence_penalty: float = 0.0  #: off the logit of each token of the response; -2 to 2
+    repetition_penalty: float = 1.0  #: divides the logits of tokens of prompt and response; above 0, at most 2
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  #: added to the logits of token ids; -100 to 100
+    top_k: int = 0  #: tokens that may be drawn, the likeliest ones; 0: all
+    min_p: float = 0.0  #: least probability of a token, as a share of the likeliest one's; 0 to 1
+    min_tokens: int = 0  #: of the response, before a token may end it
+    ignore_eos: bool = False  #: the model's own end tokens don't end the response
+
+    def __post_init__(self) -> None:
+        for name, allowed, fine in (
+                ("frequency_penalty", "-2 to 2", -2 <= self.frequency_penalty <= 2),
+                ("presence_penalty", "-2 to 2", -2 <= self.presence_penalty <= 2),
+                ("repetition_penalty", "above 0, at most 2", 0 < self.repetition_penalty <= 2),
+                ("logit_bias", "-100 to 100", all(-100 <= value <= 100 for value in self.logit_bias.values())),
+                ("top_k", "at least 0", self.top_k >= 0),
+                ("min_p", "0 to 1", 0 <= self.min_p <= 1),
+                ("min_tokens", "at least 0", self.min_tokens >= 0)):
+            if not fine:
+                raise ValueError(f"{name}: {getattr(self, name)} is not allowed: {allowed}")
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How to draw the tokens of a response.
 
@@ -52,6 +84,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()  #: end the response as the model's own end tokens do
     top_logprobs: int = 0  #: likeliest alternatives to report with each token, 0 to 20
     background: bool = False  #: other requests' prompts are prefilled first, where the engine can choose
+    shaping: Shaping | None = None  #: None: nothing more
 
     def __post_init__(self) -> None:
         for name, allowed, fine in (
@@ -69,8 +102,8 @@ class Token:
     """One sampled token. Logarithms are natural."""
 
     id: int
-    logprob: float  #: of the distribution that it was drawn from (temperature and top_p applied); 0 for greedy
-    model_logprob: float  #: of the model itself (temperature 1, no top_p)
+    logprob: float  #: of the distribution that it was drawn from (all of Sampling applied); 0 for greedy
+    model_logprob: float  #: of the model itself (temperature 1, no top_p, nothing else)
     version: int  #: the weights that produced it
     top: list[tuple[int, float]] = field(default_factory=list)  #: (id, model_logprob), likeliest first
     cached_tokens: int = 0  #: of the prompt, that were not computed again; on the first token of a response
@@ -203,5 +236,12 @@ class TokenEngine(Engine, Protocol):
         """Log-probabilities of tokens 1.. given those before them, and the version that scored.
 
         Raises as `generate` does; a text may fill the whole context.
+        """
+        ...
+
+    async def read(self, token_ids: Sequence[int], top: int) -> list[Token]:
+        """Tokens 1.. as if they had been drawn: each with its `model_logprob`, and the `top` likeliest in its place.
+
+        Raises as `score` does.
         """
         ...

@@ -87,8 +87,9 @@ class Detokenizer:
 class StopTexts:
     """Cuts a text at the first stop text, which may span several pieces."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [stop for stop in stops if stop]
+    def __init__(self, stops: Sequence[str], include: bool = False) -> None:
+        """Args: include: the stop text stays."""
+        self._stops, self._include = [stop for stop in stops if stop], include
         self._held = ""
         self.hit = False  #: a stop text was found; nothing more is returned
 
@@ -99,10 +100,11 @@ class StopTexts:
         if self.hit:
             return ""
         held = self._held + text
-        found = [at for stop in self._stops if (at := held.find(stop)) >= 0]
+        found = [(at, len(stop)) for stop in self._stops if (at := held.find(stop)) >= 0]
         if found:
             self.hit, self._held = True, ""
-            return held[:min(found)]
+            at, size = min(found)
+            return held[:at + size * self._include]
         keep = max(overlap(held, stop) for stop in self._stops)
         self._held = held[len(held) - keep:]
         return held[:len(held) - keep]

@@ -10,10 +10,11 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from openclaw_rl.rpc import errors
@@ -88,10 +89,16 @@ class ChatTemplate:
         self.knows_tool_calls = "tool_calls" in source
 
     def chat(self, messages: Sequence[turn_pb2.ChatMessage], tools: Sequence[turn_pb2.ToolDefinition] = (),
-             tool_choice: str = "auto", most: int | None = None) -> Prompt:
+             tool_choice: str = "auto", most: int | None = None, *, continue_final: bool = False,
+             values: Mapping[str, Any] = MappingProxyType({})) -> Prompt:
         """Render a conversation up to where the response begins.
 
         A forced call begins in the prompt, so that exactly what was sampled is recorded as sampled.
+
+        Args:
+            most: see `encode`.
+            continue_final: the response continues the last message.
+            values: more variables for the template.
 
         Raises:
             MeshError: INVALID_ARGUMENT, the model's template rejects the messages.
@@ -103,14 +110,19 @@ class ChatTemplate:
             self._check_bytes(_certain_length(messages), most)
         offered = tools if tool_choice != "none" else []
         stand_ins = _StandIns(self._find_special)
+        conversation = stand_ins.put(self._conversation(messages, offered))
+        end = secrets.token_hex(8) if continue_final else ""
+        if end:
+            conversation[-1]["content"] += end
         try:
             text = self._template.render(
-                messages=stand_ins.put(self._conversation(messages, offered)), add_generation_prompt=True,
-                documents=None, tools=stand_ins.put([tool_json(tool) for tool in offered]) or None,
-                **self._names)
+                {**values, **self._names}, messages=conversation, add_generation_prompt=not continue_final,
+                documents=None, tools=stand_ins.put([tool_json(tool) for tool in offered]) or None)
         except (TemplateError, TypeError, KeyError, RecursionError) as error:
             raise errors.invalid("messages", ", ".join(message.role for message in messages),
                                  f"what the model's chat template takes: {error}") from None
+        if end:
+            text = text[:text.rfind(end)]
         opening = hermes.forced_opening(offered, tool_choice)
         if not stand_ins.used:
             return Prompt(self.encode(text + opening, most=most), opening)

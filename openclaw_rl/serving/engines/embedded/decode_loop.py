@@ -301,6 +301,10 @@ class DecodeLoop:
         ids = torch.tensor(following, device=logits.device, dtype=torch.long)
         chosen = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
         request.scores.logprobs += chosen.tolist()
+        if request.top and len(following):
+            values, best = (logits - logits.logsumexp(-1, keepdim=True)).topk(min(request.top, logits.shape[1]))
+            request.scores.tops += [list(zip(*pair, strict=True))
+                                    for pair in zip(best.tolist(), values.tolist(), strict=True)]
 
     def _deliver(self, request: Request, result: Token | EngineError) -> bool:
         """Send a token to its request; True when it was the last one."""

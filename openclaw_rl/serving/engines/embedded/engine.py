@@ -130,7 +130,8 @@ class EmbeddedEngine:
         room = self.info.context_length - len(prompt_ids)
         if room < 1:
             raise PromptTooLong(len(prompt_ids), self.info.context_length)
-        stop_ids = frozenset(self.info.eos_ids).union(sampling.stop_token_ids)
+        ignore_eos = sampling.shaping is not None and sampling.shaping.ignore_eos
+        stop_ids = frozenset(() if ignore_eos else self.info.eos_ids).union(sampling.stop_token_ids)
         request, items = self._submit(prompt_ids, sampling, stop_ids, min(sampling.max_tokens, room))
         try:
             while True:
@@ -146,10 +147,21 @@ class EmbeddedEngine:
 
     async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:
         """Log-probabilities of tokens 1.. and their version; see TokenEngine.score."""
+        scores = await self._scored(token_ids)
+        return scores.logprobs, scores.version
+
+    async def read(self, token_ids: Sequence[int], top: int) -> list[Token]:
+        """Tokens 1.. with their log-probabilities; see TokenEngine.read."""
+        scores = await self._scored(token_ids, top)
+        tops = scores.tops or [[] for _ in scores.logprobs]
+        return [Token(id_, value, value, scores.version, best)
+                for id_, value, best in zip(token_ids[1:], scores.logprobs, tops, strict=True)]
+
+    async def _scored(self, token_ids: Sequence[int], top: int = 0) -> Scores:
         self._check_ids(token_ids)
         if len(token_ids) > self.info.context_length:
             raise PromptTooLong(len(token_ids), self.info.context_length)
-        request, items = self._submit(token_ids, None, frozenset(), 0)
+        request, items = self._submit(token_ids, None, frozenset(), 0, top)
         try:
             item = await items.get()
         finally:
@@ -157,7 +169,7 @@ class EmbeddedEngine:
         if isinstance(item, EngineError):
             raise item
         assert isinstance(item, Scores)
-        return item.logprobs, item.version
+        return item
 
     async def stage(self, version: int, folder: Path) -> None:
         """Load a version beside the active one; see TokenEngine.stage."""
@@ -211,12 +223,13 @@ class EmbeddedEngine:
                 raise ValueError(f"token id {i}: {token!r} is not allowed: 0 to {self.info.vocab_size - 1}")
 
     def _submit(self, prompt: Sequence[int], sampling: Sampling | None, stop_ids: frozenset[int],
-                most_tokens: int) -> tuple[Request, asyncio.Queue[Item]]:
+                most_tokens: int, top: int = 0) -> tuple[Request, asyncio.Queue[Item]]:
         decoding = self._running()
         if decoding.waiting >= self._max_waiting:
             raise EngineBusy(f"{decoding.waiting} requests wait already, as many as may")
         items: asyncio.Queue[Item] = asyncio.Queue()
-        request = Request(list(prompt), sampling, stop_ids, most_tokens, lambda item: self._sent.append((items, item)))
+        request = Request(list(prompt), sampling, stop_ids, most_tokens, lambda item: self._sent.append((items, item)),
+                          top)
         decoding.submit(request)
         return request, items
 

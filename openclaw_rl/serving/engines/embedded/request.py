@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from openclaw_rl.serving.engines.embedded.sampler import Draw
+from openclaw_rl.serving.engines.embedded.shaping import Shaper
 from openclaw_rl.serving.engines.interface import EngineError, Finished, Sampling, Token
 
 
 @dataclass(slots=True)
 class Scores:
-    """The result of a scoring request."""
+    """The result of a scoring request: log-probabilities, and the likeliest tokens in each place where wanted."""
 
     logprobs: list[float]
     version: int
+    tops: list[list[tuple[int, float]]] = field(default_factory=list)
 
 
 #: Results of a request: tokens and their end, or scores, or an error.
@@ -30,6 +32,7 @@ class Request:
     stop_ids: frozenset[int]
     most_tokens: int  #: of the response
     send: Callable[[Item], None]  #: called from the loop's thread
+    top: int = 0  #: likeliest tokens to report when the prompt is scored
     draw: Draw = field(init=False)
     done: int = 0  #: prompt tokens whose keys are in the cache
     cached: int = 0  #: of these, copied from the prefix cache
@@ -39,7 +42,9 @@ class Request:
     cancelled: bool = False
 
     def __post_init__(self) -> None:
-        self.draw = Draw(self.sampling or Sampling())
+        sampling = self.sampling or Sampling()
+        shaping = sampling.shaping
+        self.draw = Draw(sampling, Shaper(shaping, self.prompt, self.response, self.stop_ids) if shaping else None)
 
     @property
     def background(self) -> bool:

@@ -8,24 +8,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from openclaw_rl.serving.engines.embedded.shaping import Shaper, cut
 from openclaw_rl.serving.engines.interface import EngineError, Sampling, Token
 
 
 class Draw:
     """A request's sampling parameters and random numbers, so that its tokens don't depend on the rest of the batch."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, shaper: Shaper | None = None) -> None:
         """Without a seed, random numbers are seeded by the operating system."""
-        self.sampling = sampling
+        self.sampling, self.shaper = sampling, shaper
         self.random = random.Random(sampling.seed)
 
 
 def sample(logits: Tensor, draws: Sequence[Draw], version: int) -> list[Token | EngineError]:
     """Draw one token for each row.
 
-    With temperature T and top_p, p = softmax(logits / T), cut to the smallest set of likeliest tokens whose mass
-    reaches top_p and divided by that set's mass; `logprob` is log p of the drawn token. `model_logprob` is of
-    softmax(logits).
+    With temperature T and top_p, p = softmax(logits / T) of the shaped logits (see `Shaper`), cut to the
+    smallest set of likeliest tokens whose mass reaches top_p, then by top_k and min_p, and divided by the mass of what
+    is left; `logprob` is log p of the drawn token. `model_logprob` is of softmax(logits), before any of this.
 
     Args:
         logits: float32 [rows, vocabulary].
@@ -37,7 +38,7 @@ def sample(logits: Tensor, draws: Sequence[Draw], version: int) -> list[Token | 
     """
     rules = [draw.sampling for draw in draws]
     mass = logits.logsumexp(-1)
-    drawn, logprobs = _draw(logits, draws)
+    drawn, logprobs = _draw(_shaped(logits, draws), draws)
     model_logprobs = (logits.gather(1, drawn[:, None])[:, 0] - mass).tolist()
     tops: dict[int, list[tuple[int, float]]] = {}
     for i, rule in enumerate(rules):
@@ -51,6 +52,17 @@ def sample(logits: Tensor, draws: Sequence[Draw], version: int) -> list[Token | 
                                                                   strict=True))]
 
 
+def _shaped(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """The logits that are drawn from; the model's own stay as they are."""
+    shapers = [(i, draw.shaper) for i, draw in enumerate(draws) if draw.shaper is not None]
+    if not shapers:
+        return logits
+    logits = logits.clone()
+    for i, shaper in shapers:
+        logits[i] = shaper(logits[i])
+    return logits
+
+
 def _draw(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, list[float]]:
     """Ids [rows] and the log-probabilities with which they were drawn."""
     logprobs = [0.0] * len(draws)
@@ -61,8 +73,9 @@ def _draw(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, list[float]]:
         temperatures = logits.new_tensor([rule.temperature for rule in rules])[:, None]
         p = ((logits if len(rows) == len(draws) else logits[rows]) / temperatures).softmax(-1)
         for i, rule in enumerate(rules):
-            if rule.top_p < 1:
-                p[i] = _nucleus(p[i], rule.top_p)
+            if rule.top_p < 1 or rule.shaping is not None:
+                kept = p[i] if rule.top_p == 1 else _nucleus(p[i], rule.top_p)
+                p[i] = kept if rule.shaping is None else cut(kept, rule.shaping)
         # Inverse transform sampling with one uniform number per row, in float64.
         cumulated = p.cumsum(-1, dtype=torch.float64)
         total = cumulated[:, -1:]

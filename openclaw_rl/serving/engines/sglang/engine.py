@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,8 @@ class SglangEngine:
                        session: str = "") -> AsyncIterator[Token | Finished]:
         """Continue a prompt; see TokenEngine.generate.
 
-        When a worker is lost, another one continues from the tokens so far, so the response does not fail.
+        When a worker is lost, another one continues from the tokens so far, so the response does not fail. Penalties
+        count from there on: SGLang counts in the response alone.
         """
         self._check_ids(prompt_ids)
         room = self.info.context_length - len(prompt_ids)
@@ -121,7 +123,8 @@ class SglangEngine:
                 return
             worker = await self._acquire(session, prompt_ids)
             try:
-                response = worker.generate([*prompt_ids, *so_far], sampling, most - len(so_far), stop_ids)
+                rest = _after(sampling, len(so_far)) if so_far else sampling
+                response = worker.generate([*prompt_ids, *so_far], rest, most - len(so_far), stop_ids)
                 async with aclosing(response) as items:  # type: ignore[type-var]
                     async for item in items:
                         if isinstance(item, Token):
@@ -147,13 +150,18 @@ class SglangEngine:
 
     async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:
         """Log-probabilities of tokens 1.. and their version; see TokenEngine.score."""
+        tokens = await self.read(token_ids, 0)
+        return [token.model_logprob for token in tokens], tokens[0].version if tokens else self.active_version
+
+    async def read(self, token_ids: Sequence[int], top: int) -> list[Token]:
+        """Tokens 1.. with their log-probabilities; see TokenEngine.read."""
         self._check_ids(token_ids)
         if len(token_ids) > self.info.context_length:
             raise PromptTooLong(len(token_ids), self.info.context_length)
         for _ in range(_LOSSES):
             worker = await self._acquire("", token_ids)
             try:
-                return await worker.score(token_ids)
+                return await worker.score(token_ids, top)
             except ConnectionLost as error:
                 self._manager.report_lost(worker, str(error))
             finally:
@@ -228,3 +236,10 @@ class SglangEngine:
         for i, token in enumerate(ids):
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self.info.vocab_size:
                 raise ValueError(f"token id {i}: {token!r} is not allowed: 0 to {self.info.vocab_size - 1}")
+
+
+def _after(sampling: Sampling, tokens: int) -> Sampling:
+    """The sampling of the rest of a response of which there are `tokens`."""
+    if sampling.shaping is None or not sampling.shaping.min_tokens:
+        return sampling
+    return replace(sampling, shaping=replace(sampling.shaping, min_tokens=max(sampling.shaping.min_tokens - tokens, 0)))

@@ -14,14 +14,27 @@ from typing import Any
 from openclaw_rl.serving.engines.sglang import request_tag
 
 _SAMPLER = "sglang.srt.layers.sampler.Sampler.forward"
+_SHAPING = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo.apply_logits_bias"
 
 
 def register() -> None:
-    """Hook SGLang's sampler, only in servers started for this engine."""
+    """Hook SGLang's sampler and what comes before it, only in servers started for this engine."""
     if os.environ.get(request_tag.VARIABLE):
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
         HookRegistry.register(_SAMPLER, sampler_forward, HookType.AROUND)
+        HookRegistry.register(_SHAPING, shape, HookType.AROUND)
+
+
+def shape(original: Callable[..., Any], sampling_info: Any, logits: Any) -> None:
+    """Wrap SamplingBatchInfo.apply_logits_bias and keep the model's own logits, where penalties, a bias or a grammar
+    change them in place."""
+    orchestrator = sampling_info.penalizer_orchestrator
+    if (orchestrator and orchestrator.is_required) or any(
+            getattr(sampling_info, name, None) is not None
+            for name in ("acc_additive_penalties", "acc_scaling_penalties", "grammar_mask", "logit_bias")):
+        sampling_info.openclaw_rl_logits = logits.clone()
+    original(sampling_info, logits)
 
 
 def sampler_forward(original: Callable[..., Any], sampler: Any, logits_output: Any, sampling_info: Any,
@@ -34,6 +47,10 @@ def sampler_forward(original: Callable[..., Any], sampler: Any, logits_output: A
                         *args, **kwargs)
     # The sampler works in place and overwrites its input.
     logits = logits_output.next_token_logits[rows].float()
+    own = getattr(sampling_info, "openclaw_rl_logits", None)
+    if own is not None:
+        sampling_info.openclaw_rl_logits = None
+        own = own[rows].float()
     positions: Any = kwargs.get("positions", args[0] if args else None)
     drawn = original(sampler, logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs,
                      *args, **kwargs)
@@ -45,9 +62,10 @@ def sampler_forward(original: Callable[..., Any], sampler: Any, logits_output: A
                    for seed, place in zip(seeds, at, strict=True)]
     else:
         uniform = [None] * len(rows)
+    min_ps = sampling_info.min_ps[rows] if getattr(sampling_info, "need_min_p_sampling", False) else None
     ids, model, chosen = figures(
         logits, drawn[rows], sampling_info.temperatures[rows], sampling_info.top_ps[rows],
-        sampling_info.top_ks[rows], uniform)
+        sampling_info.top_ks[rows], uniform, min_ps, own)
     drawn[rows] = ids.to(drawn.dtype)
     version = served_version()
     for i, row in enumerate(rows):
@@ -60,17 +78,19 @@ def sampler_forward(original: Callable[..., Any], sampler: Any, logits_output: A
 
 
 def figures(logits: Any, drawn: Any, temperatures: Any, top_ps: Any, top_ks: Any,
-            uniform: Sequence[float | None]) -> tuple[Any, Any, Any]:
+            uniform: Sequence[float | None], min_ps: Any = None, model_logits: Any = None) -> tuple[Any, Any, Any]:
     """Compute tokens and their log-probabilities (natural), of the model and of the sampling distribution.
 
     The sampling distribution is softmax(logits / temperature), cut to the likeliest tokens preceded by less than top_p
-    of the mass (at most top_k of them), and normalized.
+    of the mass (at most top_k of them, none below min_p times the likeliest one), and normalized.
 
     Args:
-        logits: float32 [rows, vocabulary].
+        logits: float32 [rows, vocabulary], with penalties, bias and grammar.
         drawn: token ids [rows] that SGLang drew.
         temperatures, top_ps, top_ks: [rows], or [rows, 1]; top_k 1 is greedy.
         uniform: for each row a number in [0, 1) that draws its token, or None to keep SGLang's.
+        min_ps: [rows], or [rows, 1]; None: all 0.
+        model_logits: the model's own, as `logits`; None: the same.
 
     Returns:
         ids [rows] (int64), model's and drawn log-probabilities [rows] (float64).
@@ -85,6 +105,8 @@ def figures(logits: Any, drawn: Any, temperatures: Any, top_ps: Any, top_ks: Any
         mass = p[row]
         if top_p < 1 or top_k < mass.shape[0]:
             mass = _cut(mass, top_p, top_k)
+        if min_ps is not None:
+            mass = torch.where(mass >= min_ps.reshape(-1)[row] * mass.max(), mass, 0)
         number = uniform[row]
         if number is not None and top_k != 1:
             cumulated = mass.cumsum(-1)
@@ -95,6 +117,7 @@ def figures(logits: Any, drawn: Any, temperatures: Any, top_ps: Any, top_ks: Any
         total = torch.where(own > 0, total, total + whole)
         own = torch.where(own > 0, own, whole)
         chosen[row] = torch.log(own / total)
+    logits = logits if model_logits is None else model_logits
     model = logits.double().gather(1, ids[:, None])[:, 0] - logits.double().logsumexp(-1)
     chosen[top_ks == 1] = 0.0
     return ids, model, chosen

@@ -15,6 +15,7 @@ from openclaw_rl.serving.engines.interface import (
     Finished,
     Pause,
     Sampling,
+    Shaping,
     Token,
     WeightsError,
     WorkerInfo,
@@ -95,7 +96,8 @@ class Worker:
             "token_ids_logprob": request_tag.ask(sampling.seed), "top_logprobs_num": sampling.top_logprobs,
             "extra_key": self.cache_key, "sampling_params": {
                 "temperature": sampling.temperature, "top_p": sampling.top_p, "max_new_tokens": most,
-                "stop_token_ids": list(stop_ids), "no_stop_trim": True, "skip_special_tokens": False}}
+                "stop_token_ids": list(stop_ids), "no_stop_trim": True, "skip_special_tokens": False,
+                **(_shaping(sampling.shaping, most) if sampling.shaping else {})}}
         versions: list[int] = []
         ended = False
         try:
@@ -122,8 +124,11 @@ class Worker:
             if not ended:
                 self.client.abort(rid)
 
-    async def score(self, ids: Sequence[int]) -> tuple[list[float], int]:
+    async def score(self, ids: Sequence[int], top: int = 0) -> list[Token]:
         """Score tokens 1.. with one version. SGLang recomputes them, regardless of its cache.
+
+        Args:
+            top: likeliest tokens to report for each place.
 
         Raises:
             ConnectionLost: it broke off.
@@ -133,17 +138,21 @@ class Worker:
         while True:
             rid, began = uuid.uuid4().hex, (self.version, self._activations)
             body = {"rid": rid, "input_ids": list(ids), "stream": True, "return_logprob": True, "logprob_start_len": 0,
-                    "extra_key": self.cache_key, "sampling_params": {"max_new_tokens": 0, "temperature": 1.0}}
+                    "top_logprobs_num": top, "extra_key": self.cache_key,
+                    "sampling_params": {"max_new_tokens": 0, "temperature": 1.0}}
             rows: list[Any] = []
+            tops: list[Any] = []
             ended = False
             try:
                 async with aclosing(self.client.generate(body)) as pieces:  # type: ignore[type-var]
                     async for piece in pieces:
-                        reason = piece["meta_info"].get("finish_reason")
+                        meta = piece["meta_info"]
+                        reason = meta.get("finish_reason")
                         if reason and reason.get("type") == "abort":
                             ended = True
                             raise self._aborted(reason)
-                        rows += piece["meta_info"].get("input_token_logprobs") or []
+                        rows += meta.get("input_token_logprobs") or []
+                        tops += meta.get("input_top_logprobs") or []
                         ended = reason is not None
             finally:
                 if not ended:
@@ -152,7 +161,9 @@ class Worker:
                 continue  # a long text is computed in pieces, and the weights may have changed in between
             if [row[1] for row in rows] != list(ids):
                 raise EngineError(f"{self.name} scored other tokens than requested")
-            return [float(row[0]) for row in rows[1:]], self.version
+            return [Token(row[1], float(row[0]), float(row[0]), self.version,
+                          [(int(entry[1]), float(entry[0])) for entry in best or []])
+                    for row, best in zip(rows[1:], tops[1:] or [()] * (len(rows) - 1), strict=True)]
 
     async def update(self, transport: Transport, load: Any, version: int) -> Pause:
         """Load a version while responses run: they pause, and continue with it.
@@ -198,6 +209,15 @@ class Worker:
         if isinstance(code, int) and 400 <= code < 500:
             return EngineError(f"{self.name} refused the request: {message[:300]}")
         return ConnectionLost(f"{self.name} aborted a response unasked: {message[:300]}")
+
+
+def _shaping(shaping: Shaping, most: int) -> dict[str, Any]:
+    """SGLang's parameters for `Shaping`; `most`: tokens of the response."""
+    return {"frequency_penalty": shaping.frequency_penalty, "presence_penalty": shaping.presence_penalty,
+            "repetition_penalty": shaping.repetition_penalty, "top_k": shaping.top_k or -1, "min_p": shaping.min_p,
+            "min_new_tokens": min(shaping.min_tokens, most), "ignore_eos": shaping.ignore_eos,
+            **({"logit_bias": {str(token): value for token, value in shaping.logit_bias.items()}}
+               if shaping.logit_bias else {})}
 
 
 def _tokens(piece: dict[str, Any], meta: dict[str, Any], known: int, top: int) -> list[Token]:

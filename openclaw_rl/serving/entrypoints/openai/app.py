@@ -77,14 +77,15 @@ class _Api:
         asked = await self._parsed(exchange, parse_chat, "messages")
         context = self._open(exchange, asked, "chat.completions")
         reply = ChatReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at),
-                          len(asked.calls), asked.n, asked.logprobs, asked.include_usage)
+                          len(asked.calls), asked.n, asked.logprobs, asked.include_usage, token_ids=asked.token_ids)
         await exchange.run(Generation(self._service, exchange, context, asked, reply).run())
 
     async def completions(self, exchange: Exchange) -> None:
         asked = await self._parsed(exchange, parse_completion, "prompt")
         context = self._open(exchange, asked, "completions")
         reply = CompletionReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at),
-                                len(asked.calls), asked.n, asked.logprobs, asked.include_usage, echo=asked.echo)
+                                len(asked.calls), asked.best_of, asked.logprobs, asked.include_usage, best=asked.n,
+                                token_ids=asked.token_ids)
         await exchange.run(Generation(self._service, exchange, context, asked, reply).run())
 
     async def models(self, exchange: Exchange) -> Response:
@@ -175,8 +176,9 @@ class _Api:
                            param="model", code="model_not_found")
 
     def _model(self) -> dict[str, Any]:
+        limits = self._service.prompt_limits
         return {"id": self._service.model, "object": "model", "created": self._started, "owned_by": "openclaw-rl",
-                "policy_version": self._service.version}
+                "policy_version": self._service.version, **({"max_model_len": limits.tokens} if limits else {})}
 
 
 def _json(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -56,6 +56,7 @@ class Generation:
     async def _begin(self, version: int) -> None:
         """The first token has come."""
         self._exchange.version = version
+        self._reply.served_by(f"{self._service.model}@{version}")
         if self._asked.stream:
             await self._start(b"text/event-stream; charset=utf-8",
                               # Proxies must not buffer.

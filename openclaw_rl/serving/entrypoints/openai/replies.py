@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import orjson
@@ -23,22 +24,29 @@ class ChatReply:
     """
 
     kind = "chat.completion"
+    _chunk_kind = "chat.completion.chunk"
     prefix = "chatcmpl-"
 
     def __init__(self, turn_id: str, session_id: str, model: str, created: int, choices: int, n: int,
-                 logprobs: bool, include_usage: bool = False) -> None:
+                 logprobs: bool, include_usage: bool = False, *, token_ids: bool = False) -> None:
         """
         Args:
             choices: number of responses.
             n: responses of each prompt.
+            token_ids: report the ids of prompt and response, in a whole response.
         """
         self.head = {"id": self.prefix + turn_id, "created": created, "model": model, "session_id": session_id}
-        self.logprobs, self._n = logprobs, n
+        self.logprobs, self._n, self._token_ids = logprobs, n, token_ids
         self._usage_null = {"usage": None} if include_usage else {}
         self._calls = [0] * choices  # tool calls that each choice has sent
         self._tokens: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
-        self._chunk = orjson.dumps({**self.head, "object": f"{self.kind}.chunk", **self._usage_null})[:-1]
-        self._plain = [self._around(i) for i in range(choices)]
+        self.served_by("")
+
+    def served_by(self, fingerprint: str) -> None:
+        """Say what answers, before anything else is sent: a change means that equal seeds may draw other tokens."""
+        self.head["system_fingerprint"] = fingerprint
+        self._chunk = orjson.dumps({**self.head, "object": self._chunk_kind, **self._usage_null})[:-1]
+        self._plain = [self._around(i) for i in range(len(self._calls))]
 
     def opening(self, choice: int) -> bytes:
         """The first chunk of a choice."""
@@ -68,7 +76,7 @@ class ChatReply:
 
     def usage_chunk(self, ends: list[End]) -> bytes:
         """The usage chunk, for clients that requested it."""
-        return b"data: " + orjson.dumps({**self.head, "object": f"{self.kind}.chunk", "choices": [],
+        return b"data: " + orjson.dumps({**self.head, "object": self._chunk_kind, "choices": [],
                                          "usage": usage(ends, self._n)}) + b"\n\n"
 
     def note(self, choice: int, delta: Delta) -> None:
@@ -78,8 +86,18 @@ class ChatReply:
 
     def whole(self, ends: list[End]) -> bytes:
         """The whole response."""
-        choices = [self._choice(i, end) for i, end in enumerate(ends)]
+        choices = [self._choice(i, ends[i]) | {"index": index} | self._ids(ends[i])
+                   for index, i in enumerate(self._chosen(ends))]
         return orjson.dumps({**self.head, "object": self.kind, "choices": choices, "usage": usage(ends, self._n)})
+
+    def _chosen(self, ends: list[End]) -> list[int]:
+        """The responses that are choices."""
+        return list(range(len(ends)))
+
+    def _ids(self, end: End) -> dict[str, Any]:
+        if not self._token_ids or end.record is None:
+            return {}
+        return {"prompt_token_ids": list(end.record.prompt_ids), "token_ids": list(end.record.response_ids)}
 
     def _choice(self, choice: int, end: End) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": end.message.content, "refusal": None}
@@ -107,29 +125,37 @@ class CompletionReply(ChatReply):
     """One response of /v1/completions."""
 
     kind = "text_completion"
+    _chunk_kind = "text_completion"
     prefix = "cmpl-"
 
-    def __init__(self, *args: Any, echo: list[str], **kwargs: Any) -> None:
-        self._echo = echo
-        self._offset = [len(text) for text in echo]
+    def __init__(self, *args: Any, best: int, **kwargs: Any) -> None:
+        """Args: best: choices of each prompt, the likeliest of its `n` responses."""
         super().__init__(*args, **kwargs)
-        # Chunks of this endpoint have the same `object` as the whole response.
-        self._chunk = orjson.dumps({**self.head, "object": self.kind, **self._usage_null})[:-1]
+        self._best = best
+        self._echo = [""] * len(self._calls)
+        self._offset = [0] * len(self._calls)
 
     def opening(self, choice: int) -> bytes:
-        return self._text_event(choice, self._echo[choice], None, None) if self._echo[choice] else b""
+        return b""
 
     def chunk(self, choice: int, delta: Delta) -> bytes:
-        if not delta.text and not delta.logprobs:
+        if not delta.text and not delta.logprobs and not delta.echo:
             return b""
-        return self._text_event(choice, delta.text, delta.logprobs, None)
+        return self._text_event(choice, delta.echo + delta.text, delta.logprobs, None)
+
+    def note(self, choice: int, delta: Delta) -> None:
+        super().note(choice, delta)
+        self._echo[choice] += delta.echo
 
     def ending(self, choice: int, end: End) -> bytes:
         return self._text_event(choice, "", None, _REASONS.get(end.finish_reason, "stop"))
 
-    def usage_chunk(self, ends: list[End]) -> bytes:
-        return b"data: " + orjson.dumps({**self.head, "object": self.kind, "choices": [],
-                                         "usage": usage(ends, self._n)}) + b"\n\n"
+    def _chosen(self, ends: list[End]) -> list[int]:
+        if self._best == self._n:
+            return super()._chosen(ends)
+        groups = [sorted(range(begin, begin + self._n), key=lambda i: -_likelihood(ends[i]))
+                  for begin in range(0, len(ends), self._n)]
+        return [i for group in groups for i in group[:self._best]]
 
     def _choice(self, choice: int, end: End) -> dict[str, Any]:
         return {"index": choice, "text": self._echo[choice] + end.message.content,
@@ -146,11 +172,22 @@ class CompletionReply(ChatReply):
         """Log-probabilities in the older shape: parallel lists."""
         offsets = []
         for token in tokens:
-            offsets.append(self._offset[choice])
+            offsets.append(self._offset[choice])  # of the prompt, which may come first
             self._offset[choice] += len(token["token"])
         return {"tokens": [token["token"] for token in tokens],
                 "token_logprobs": [token["logprob"] for token in tokens], "text_offset": offsets,
-                "top_logprobs": [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in tokens]}
+                "top_logprobs": [_by_text(token["top_logprobs"]) for token in tokens]}
+
+
+def _by_text(top: list[dict[str, Any]] | None) -> dict[str, float] | None:
+    """Alternatives by their text, the likeliest of equal ones; null for the first token of a prompt."""
+    return None if top is None else {item["token"]: item["logprob"] for item in reversed(top)}
+
+
+def _likelihood(end: End) -> float:
+    """The mean log-probability of a response's tokens."""
+    values = end.record.model_logprobs if end.record is not None else []
+    return sum(values) / len(values) if values else -math.inf
 
 
 def usage(ends: list[End], n: int) -> dict[str, Any]:

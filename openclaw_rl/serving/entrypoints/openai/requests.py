@@ -1,4 +1,7 @@
-"""Request bodies, checked and turned into calls. Unknown fields are ignored, as OpenAI-compatible servers do."""
+"""Request bodies, checked and turned into calls.
+
+Unknown fields are ignored, as OpenAI-compatible servers do, but for those of `serving.unsupported`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError, missing, wrong_type, wrong_value
 from openclaw_rl.serving.entrypoints.openai.fields import Fields
 from openclaw_rl.serving.entrypoints.openai.messages import parse_messages, parse_tools
+from openclaw_rl.serving.entrypoints.openai.sampling import SHAPING, parse_sampling, parse_shaping
 from openclaw_rl.serving.interfaces import ChatCall, version_limits
 from openclaw_rl.serving.long_input import PromptLimits
 from openclaw_rl.serving.validation import check_tool_choice
@@ -30,12 +34,13 @@ class ApiRequest:
     options: turn_pb2.TurnOptions
     model: str | None
     n: int = 1  #: choices of each prompt
+    best_of: int = 1  #: responses of each prompt, of which the likeliest `n` are the choices
     stream: bool = False
     include_usage: bool = False
     user: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     logprobs: bool = False
-    echo: list[str] = field(default_factory=list)  #: text completions: the prompt to repeat before each choice
+    token_ids: bool = False  #: report the ids of prompt and response
     digests: Digests | None = None  #: of the first call's messages
 
 
@@ -56,7 +61,7 @@ def parse_chat(data: dict[str, Any], headers: Mapping[str, str], limits: PromptL
     messages = parse_messages(items)
     request.digests = both_digests(messages)
     tools = parse_tools(fields.array("tools") or [])
-    sampling = _sampling(fields)
+    sampling = parse_sampling(fields)
     request.logprobs = fields.flag("logprobs") or False
     top = fields.integer("top_logprobs", 0, 20)
     if top is not None:
@@ -67,9 +72,10 @@ def parse_chat(data: dict[str, Any], headers: Mapping[str, str], limits: PromptL
     parallel = fields.flag("parallel_tool_calls")
     call = ChatCall(messages=messages, tools=tools, tool_choice=check_tool_choice(_tool_choice(fields), tools),
                     parallel_tool_calls=parallel is not False, sampling=sampling, logprobs=request.logprobs,
-                    **version_limits(request.options))
-    request.n = fields.integer("n", 1, MOST_CHOICES) or 1
-    call.extra = fields.rest()
+                    continue_final=_continues(fields, messages),
+                    template_values=fields.object("chat_template_kwargs") or {}, **version_limits(request.options))
+    request.n = request.best_of = fields.integer("n", 1, MOST_CHOICES) or 1
+    _shared(fields, request, call)
     if data.get("response_format"):
         call.extra["response_format"] = data["response_format"]
     request.calls = _choices(call, request.n)
@@ -85,26 +91,33 @@ def parse_completion(data: dict[str, Any], headers: Mapping[str, str],
     """
     fields = Fields(data)
     request = _common(fields, headers)
-    sampling = _sampling(fields)
+    asked_tokens = data.get("max_tokens")
+    nothing = asked_tokens == 0 and isinstance(asked_tokens, int) and fields.flag("echo") is True  # only the prompt's
+    sampling = parse_sampling(Fields({**data, "max_tokens": None}) if nothing else fields)
     top = fields.integer("logprobs", 0, 5)
     if top is not None:
         request.logprobs, sampling.top_logprobs = True, top
     if fields.text("suffix"):
         raise wrong_value("suffix", data["suffix"], "left out: this model only continues")
-    echo = fields.flag("echo")
-    if echo and request.logprobs:
-        raise wrong_value("echo", True, "left out when logprobs are wanted: the prompt has none")
     request.n = fields.integer("n", 1, MOST_CHOICES) or 1
+    request.best_of = fields.integer("best_of", 1, MOST_CHOICES) or request.n
+    if request.best_of < request.n:
+        raise wrong_value("best_of", request.best_of, f"at least n ({request.n})")
+    if request.best_of > request.n and request.stream:
+        raise wrong_value("best_of", request.best_of, "n when the response is streamed")
+    if nothing:
+        request.options.no_record = True  # there is no response
     for i, prompt in enumerate(_prompts(fields)):
-        call = ChatCall(sampling=sampling, logprobs=request.logprobs, **version_limits(request.options))
+        call = ChatCall(sampling=sampling, logprobs=request.logprobs, echo=fields.flag("echo") or False,
+                        echo_only=nothing, **version_limits(request.options))
+        _shared(fields, request, call)
         if isinstance(prompt, str):
             call.prompt = prompt
             call.messages = [turn_pb2.ChatMessage(role="user", content=prompt)]
         else:
             call.prompt_ids = prompt
             call.prompt_ids_field = "prompt" if prompt is data["prompt"] else f"prompt[{i}]"
-        request.calls += _choices(call, request.n)
-        request.echo += [prompt if echo and isinstance(prompt, str) else ""] * request.n
+        request.calls += _choices(call, request.best_of)
     if len(request.calls) > MOST_CHOICES:
         raise wrong_value("prompt", f"{len(request.calls)} responses", f"at most {MOST_CHOICES} prompts times n")
     request.digests = both_digests(request.calls[0].messages)
@@ -185,33 +198,29 @@ def _version(headers: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _sampling(fields: Fields) -> turn_pb2.SamplingParams:
-    sampling = turn_pb2.SamplingParams()
-    temperature, top_p = fields.number("temperature", 0, 2), fields.number("top_p", 0, 1)
-    if temperature is not None:
-        sampling.temperature = temperature
-    if top_p == 0:  # nothing but the likeliest token
-        sampling.temperature = 0
-    elif top_p is not None:
-        sampling.top_p = top_p
-    old, new = fields.integer("max_tokens", 1, _INT64 - 1), fields.integer("max_completion_tokens", 1, _INT64 - 1)
-    most = old if new is None else new
-    if most is not None:
-        sampling.max_tokens = min(most, 2**31 - 1)
-    seed = fields.integer("seed", -_INT64, _INT64 - 1)
-    if seed is not None:
-        sampling.seed = seed
-    stop = fields.get("stop")
-    if isinstance(stop, str):
-        stop = [stop]
-    elif stop is not None and not isinstance(stop, list):
-        raise wrong_type("stop", stop, "a string or an array of strings")
-    for i, text in enumerate(stop or []):
-        if not isinstance(text, str):
-            raise wrong_type(f"stop[{i}]", text, "a string")
-        if text:  # some clients send an empty one for none
-            sampling.stop.append(text)
-    return sampling
+def _shared(fields: Fields, request: ApiRequest, call: ChatCall) -> None:
+    """Parse what both endpoints have besides sampling, and note the fields that are left."""
+    call.shaping, call.include_stop = parse_shaping(fields), fields.flag("include_stop_str_in_output") or False
+    most = call.sampling.max_tokens
+    if call.shaping is not None and 0 < most < call.shaping.min_tokens:
+        raise wrong_value("min_tokens", call.shaping.min_tokens, f"at most max_tokens ({most})")
+    request.token_ids = fields.flag("return_token_ids") or False
+    if request.token_ids and request.stream:
+        raise wrong_value("return_token_ids", True, "left out when the response is streamed")
+    passed_on = {name: fields.data[name] for name in (*SHAPING, "return_token_ids", "chat_template_kwargs",
+                                                      "continue_final_message") if name in fields.data}
+    call.extra = fields.rest() | passed_on
+
+
+def _continues(fields: Fields, messages: list[turn_pb2.ChatMessage]) -> bool:
+    """Whether the response continues the last message."""
+    wanted = fields.flag("continue_final_message") or False
+    last = messages[-1]
+    if wanted and (last.role != "assistant" or last.tool_calls or not (last.content or last.parts)):
+        raise wrong_value("continue_final_message", True, "left out unless the last message is an assistant's text")
+    if wanted:
+        fields.known.add("add_generation_prompt")  # false goes with it in vLLM
+    return wanted
 
 
 def _tool_choice(fields: Fields) -> str:

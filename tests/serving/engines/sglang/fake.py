@@ -109,7 +109,9 @@ class FakeSglang:
             if sampling["max_new_tokens"] == 0:
                 rows = [[None, ids[0], None], *([-float(token) / 10, token, None] for token in ids[1:])]
                 yield _event({"output_ids": [], "meta_info": {
-                    "finish_reason": {"type": "length"}, "completion_tokens": 0, "input_token_logprobs": rows}})
+                    "finish_reason": {"type": "length"}, "completion_tokens": 0, "input_token_logprobs": rows,
+                    **({"input_top_logprobs": [None, *[[[-0.1, 9, None]]] * len(ids[1:])]}
+                       if body["top_logprobs_num"] else {})}})
             while len(made) < sampling["max_new_tokens"]:
                 await asyncio.sleep(self.delay)
                 while self.hangs:  # noqa: ASYNC110

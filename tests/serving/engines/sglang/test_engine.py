@@ -13,6 +13,7 @@ from openclaw_rl.serving.engines.interface import (
     Finished,
     PromptTooLong,
     Sampling,
+    Shaping,
     WeightsError,
 )
 from openclaw_rl.serving.engines.sglang.engine import SglangEngine
@@ -34,6 +35,18 @@ async def test_tokens_come_with_both_log_probabilities_and_their_version(make: M
     assert len(asked["token_ids_logprob"]) > 3  # the seed
 
 
+async def test_penalties_are_passed_on(make: Make, fakes: list[FakeSglang]) -> None:
+    engine = await make(fakes[0])
+    shaping = Shaping(frequency_penalty=0.5, presence_penalty=1, repetition_penalty=1.2, logit_bias={5: -3.0}, top_k=4,
+                      min_p=0.1, min_tokens=2, ignore_eos=True)
+    await respond(engine, [5, 6], 3, shaping=shaping)
+    await respond(engine, [5, 6], 3)
+    first, second = (asked["sampling_params"] for asked in fakes[0].requests())
+    added = {key: value for key, value in first.items() if key not in second}
+    assert added == {"frequency_penalty": 0.5, "presence_penalty": 1, "repetition_penalty": 1.2, "min_p": 0.1,
+                     "logit_bias": {"5": -3.0}, "top_k": 4, "min_new_tokens": 2, "ignore_eos": True}
+
+
 async def test_stop_ids_and_room_end_a_response(make: Make, fakes: list[FakeSglang]) -> None:
     engine = await make(fakes[0], max_context=128)
     items = [item async for item in engine.generate([5], Sampling(stop_token_ids=(9,)))]
@@ -45,6 +58,8 @@ async def test_stop_ids_and_room_end_a_response(make: Make, fakes: list[FakeSgla
 async def test_scores_are_those_of_the_given_tokens(make: Make, fakes: list[FakeSglang]) -> None:
     engine = await make(fakes[0])
     assert await engine.score([1, 2, 3]) == ([-0.2, -0.3], 0)
+    assert [(token.id, token.model_logprob, token.top) for token in await engine.read([1, 2], 1)] == [
+        (2, -0.2, [(9, -0.1)])]
 
 
 @pytest.mark.parametrize(("ids", "error"), [

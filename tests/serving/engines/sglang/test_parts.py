@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import torch
 from openclaw_rl.config import ConfigError, PolicyServerConfig
 from openclaw_rl.serving.engines import factory as making
 from openclaw_rl.serving.engines.embedded.sampler import Draw, sample
-from openclaw_rl.serving.engines.interface import EngineBusy, EngineError, Sampling
+from openclaw_rl.serving.engines.embedded.shaping import Shaper
+from openclaw_rl.serving.engines.interface import EngineBusy, EngineError, Sampling, Shaping
 from openclaw_rl.serving.engines.sglang import arguments, cpu, hook, request_tag
 from openclaw_rl.serving.engines.sglang.pool import Pool
 
@@ -101,6 +103,29 @@ def test_the_hooks_figures_are_the_embedded_samplers(temperature: float, top_p: 
     assert ids.tolist() == drawn.tolist()
     assert model.tolist() == pytest.approx([token.model_logprob for token in theirs], abs=1e-4)
     assert chosen.tolist() == pytest.approx([token.logprob for token in theirs], abs=1e-4)
+
+
+def test_the_hooks_figures_are_the_embedded_samplers_with_penalties_too() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(40, 50) * 3
+    rule = Shaping(frequency_penalty=0.5, logit_bias={3: 2.0}, min_p=0.05, top_k=7)
+    draws = [Draw(Sampling(temperature=0.9, seed=i, shaping=rule), Shaper(rule, [], [i, i, 4], ())) for i in range(40)]
+    theirs: list[Any] = sample(logits, draws, 0)
+    info = SimpleNamespace(penalizer_orchestrator=None, logit_bias=torch.zeros(1))
+
+    def change(_info: Any, values: torch.Tensor) -> None:  # in place, as SGLang does
+        values.copy_(torch.stack([draw.shaper(row) for draw, row in zip(draws, values, strict=True)]))
+
+    shaped = logits.clone()
+    hook.shape(change, info, shaped)
+    _, model, chosen = hook.figures(
+        shaped, torch.tensor([token.id for token in theirs]), torch.full((40, 1), 0.9), torch.ones(40),
+        torch.full((40,), 7), [None] * 40, torch.full((40, 1), 0.05), info.openclaw_rl_logits)
+    assert model.tolist() == pytest.approx([token.model_logprob for token in theirs], abs=1e-4)
+    assert chosen.tolist() == pytest.approx([token.logprob for token in theirs], abs=1e-4)
+    plain = SimpleNamespace(penalizer_orchestrator=None)
+    hook.shape(lambda _info, _logits: None, plain, logits)
+    assert not hasattr(plain, "openclaw_rl_logits"), "batches without any of them are not copied"
 
 
 def test_a_seed_draws_from_the_distribution_that_is_told() -> None:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from openclaw_rl.config import EMBEDDED_MODEL, PolicyServerConfig
 from openclaw_rl.runtime.process import all_processes
 from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
+from openclaw_rl.serving.engines.interface import Shaping
 from openclaw_rl.serving.engines.sglang.engine import SglangEngine
 from openclaw_rl.serving.engines.sglang.process import OWNER, end_leftovers
 from openclaw_rl.serving.interfaces import ChatCall, Delta, End
@@ -87,12 +88,21 @@ async def test_a_chat_streams_and_agrees_with_the_embedded_engine(engine: Sglang
         drawn = await respond(engine, ids[:20], 16, temperature=0.7, top_p=0.9, seed=5)
         again = await respond(engine, ids[:20], 16, temperature=0.7, top_p=0.9, seed=5)
         checked, _ = await embedded.score([*ids[:20], *(token.id for token in drawn)])
+        rule = Shaping(frequency_penalty=1.5, presence_penalty=0.5, logit_bias={30: 4.0}, min_p=0.02, top_k=30,
+                       min_tokens=8)
+        shaped = await respond(engine, ids[:20], 16, temperature=0.9, shaping=rule)
+        shaped_own, _ = await embedded.score([*ids[:20], *(token.id for token in shaped)])
+        read = await engine.read(ids[:20], 2)
     finally:
         await embedded.stop()
     # bfloat16 activations against float32 ones.
     gaps = [abs(a - b) for a, b in zip(theirs, ours, strict=True)]
     gaps += [abs(a - token.model_logprob) for a, token in zip(checked[19:], drawn, strict=True)]
     assert max(gaps) < 0.6 and sum(gaps) / len(gaps) < 0.08
+    own = [abs(a - token.model_logprob) for a, token in zip(shaped_own[19:], shaped, strict=True)]
+    assert len(shaped) >= 8 and max(own) < 0.6, "penalties and bias are not in the model's own log-probabilities"
+    assert [token.id for token in read] == ids[1:20] and all(len(token.top) == 2 for token in read)
+    assert all(token.top[0][1] >= token.model_logprob - 0.01 for token in read)
     sampled = [token.model_logprob for token in drawn]
     assert [token.id for token in again] == [token.id for token in drawn]
     assert all(token.logprob > model for token, model in zip(drawn, sampled, strict=True) if model > -1)
