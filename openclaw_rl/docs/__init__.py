@@ -16,8 +16,8 @@ LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 #: Pages by name, in the order in which one needs them. README is each language's map of them.
 PAGES = ("first-session", "commands", "configuration", "models", "sessions-and-classes", "judges", "algorithms",
-         "versions-and-rollback", "traces", "dashboard", "environments", "agent-frameworks", "other-languages",
-         "several-hosts", "security", "troubles-and-cures")
+         "versions-and-rollback", "traces", "dashboard", "environments", "agent-frameworks", "http-api",
+         "other-languages", "several-hosts", "security", "troubles-and-cures")
 
 
 def page_file(name: str, language: Language = "en") -> Path:

@@ -21,7 +21,8 @@ from openclaw_rl.serving.interfaces import ChatCall, End, Event, Origin, Request
 from openclaw_rl.serving.latency import Latency
 from openclaw_rl.serving.long_input import PromptLimits
 from openclaw_rl.serving.rates import RateMeter
-from openclaw_rl.serving.token_policy import Policy, Transcript
+from openclaw_rl.serving.response_history import Conversation, ResponseHistory
+from openclaw_rl.serving.token_policy import Policy, TokenPolicy, Transcript
 from openclaw_rl.serving.tracing import generated
 from openclaw_rl.serving.validation import check_id
 from openclaw_rl.sessions.declared import declared
@@ -58,6 +59,7 @@ class ChatService:
         self.queue: FairQueue | None = None  #: admission to an engine with a limited number of slots
         self.on_ended: Callable[[Generation], None] = lambda _: None  #: called with every generation that has ended
         self.on_forgotten: Callable[[], None] = lambda: None  #: called when a turn ended whose session was forgotten
+        self.history = ResponseHistory()
         self._policy: Policy | None = None
         self._recorder, self._heartbeat = recorder, heartbeat
         self._index = index if index is not None else ConversationIndex()
@@ -209,6 +211,17 @@ class ChatService:
         await self._recorder.feedback(feedback)
         return feedback.feedback_id
 
+    def tokenizer(self) -> TokenPolicy:
+        """The policy, for its tokenizer.
+
+        Raises:
+            MeshError: UNAVAILABLE, not ready; FAILED_PRECONDITION, an API model's tokenizer is not here.
+        """
+        policy = self._ready()
+        if isinstance(policy, TokenPolicy):
+            return policy
+        raise errors.failed_precondition("NO_WEIGHTS", f"{self.model} is an API model, whose tokenizer is not here")
+
     def _ready(self) -> Policy:
         if self._policy is None or self._draining:
             raise errors.unavailable(self.state, retry_after=2.0)
@@ -258,6 +271,9 @@ class ChatService:
         if self._recorder.forgot(turn):
             self.on_forgotten()
             return None
+        if context.kept_messages is not None:
+            self.history.keep(context.turn_id, Conversation(origin.payer or origin.client, context.session_id,
+                                                            [*context.kept_messages, response]))
         if call.messages:
             complete = reason not in (turn_pb2.FINISH_REASON_CANCELLED, turn_pb2.FINISH_REASON_ERROR)
             said, digests = list(call.messages), context.digests

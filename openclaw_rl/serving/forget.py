@@ -11,6 +11,7 @@ from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving.conversations import Conversations
 from openclaw_rl.serving.engines.interface import TokenEngine
 from openclaw_rl.serving.event_recorder import TurnRecorder
+from openclaw_rl.serving.response_history import ResponseHistory
 from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import component_pb2
@@ -22,11 +23,13 @@ class PolicyForgetter:
     Attributes:
         versions: the policy server's, once it is ready.
         engine: likewise; None before an API.
+        history: the chat service's.
     """
 
     def __init__(self, name: str, home: Home, store: Database, recorder: TurnRecorder, known: Conversations) -> None:
         self.versions: PolicyVersions | None = None
         self.engine: TokenEngine | None = None
+        self.history: ResponseHistory | None = None
         self._name, self._home, self._store = name, home, store
         self._recorder, self._known = recorder, known
 
@@ -41,6 +44,8 @@ class PolicyForgetter:
         target = target.with_turns(await asyncio.to_thread(self._recorder.forget, target))
         # On the loop, as remembering is: a turn that is late is remembered before this or not at all.
         conversations = await self._known.forget(target.session_id)
+        if self.history is not None:
+            self.history.forget(target.session_id)
         if self.engine is not None:
             # All of them: forgetting is rare, and an entry would have to know all sessions that it was kept of.
             self.engine.clear_prefixes()

@@ -28,6 +28,8 @@ class ChatCall:
     include_stop: bool = False  #: the stop text that ended the response is part of it
     continue_final: bool = False  #: the response continues the last message, an assistant's
     template_values: dict[str, Any] = field(default_factory=dict)  #: for the chat template
+    generation_prompt: bool = True  #: the prompt ends where a response begins
+    special_tokens: bool = True  #: a text prompt begins with the tokens that the model expects before one
     echo: bool = False  #: a continued prompt comes first
     echo_only: bool = False  #: nothing is generated
     logprobs: bool = False  #: report each token's log-probability
@@ -88,6 +90,7 @@ class End:
     completion_tokens: int
     record: turn_pb2.TokenRecord | None = None  #: None for an API model
     cached_tokens: int | None = None  #: of the prompt, that were not computed again; None: not known
+    stop: str = ""  #: the stop text that ended it
 
 
 Event = Start | Delta | End
@@ -117,6 +120,7 @@ class RequestContext:
     open_choices: int = 1  #: choices that have not ended yet
     digests: Digests | None = None  #: of its messages; None: not computed yet
     repeats: int = 0  #: requests before it that it repeats
+    kept_messages: list[turn_pb2.ChatMessage] | None = None  #: of a response that another may continue by its id
 
     def choice_id(self, index: int) -> str:
         """The turn id of a choice; the first choice has the request's own."""

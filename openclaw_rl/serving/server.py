@@ -93,6 +93,7 @@ class PolicyComponent(Component):
         self._board.entrypoint_alarms = self._http.alarms
         self._servicer = PolicyServicer(self._turns)
         self._forgetter = PolicyForgetter(NAME, home, store, self._recorder, known)
+        self._forgetter.history = self._turns.history
         self.forget = self._forgetter.forget
         self._sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream,
                               partial(make_request, environment_pb2.RecordTurnsRequest, "events"), role="env_server")

@@ -134,7 +134,7 @@ class TokenPolicy:
 
     async def chat(self, call: ChatCall, transcript: Transcript) -> AsyncGenerator[Event, None]:
         check_version(self.version, call)
-        prompt = await self._prompt(call)
+        prompt = await self.prompt(call)
         transcript.prompt_ids = prompt.ids
         wanted = call.sampling
         unsupported.refuse(call.extra)
@@ -190,13 +190,21 @@ class TokenPolicy:
         if transcript.tool_calls:
             reason = turn_pb2.FINISH_REASON_TOOL_CALLS
         yield End(reason, transcript.message(), len(prompt.ids), len(transcript.response_ids), transcript.record(),
-                  cached)
+                  cached, reader.stop)
+
+    def text(self, ids: list[int]) -> str:
+        """The text of tokens.
+
+        Raises:
+            MeshError: INVALID_ARGUMENT, an id outside the vocabulary.
+        """
+        self._check_ids("tokens", ids)
+        table = self.template.tokens.table
+        return b"".join(table[i] for i in ids if i < len(table)).decode("utf-8", "replace")
 
     async def _echo(self, call: ChatCall, ids: list[int], reader: _Reader) -> Delta:
         """The prompt as text and, where wanted, as tokens with their log-probabilities."""
-        table = self.template.tokens.table
-        text = b"".join(table[i] for i in ids if i < len(table)).decode("utf-8", "replace")
-        delta = Delta(echo=text if call.prompt is None else call.prompt)
+        delta = Delta(echo=self.text(ids) if call.prompt is None else call.prompt)
         if call.logprobs:
             try:
                 read = await self.engine.read(ids, call.sampling.top_logprobs) if len(ids) > 1 else []
@@ -221,7 +229,12 @@ class TokenPolicy:
         except (EngineError, ValueError) as error:
             raise self._mesh_error(error, ChatCall(prompt_ids=token_ids), "token_ids") from error
 
-    async def _prompt(self, call: ChatCall) -> Prompt:
+    async def prompt(self, call: ChatCall) -> Prompt:
+        """The tokens of a call's prompt.
+
+        Raises:
+            MeshError: INVALID_ARGUMENT, naming the field.
+        """
         if call.prompt_ids is not None:
             if not call.prompt_ids:
                 raise errors.invalid(call.prompt_ids_field, [], "at least one token")
@@ -236,7 +249,7 @@ class TokenPolicy:
             size = len(text)
 
             def make() -> Prompt:
-                return Prompt(self.template.encode(text, True, limit))
+                return Prompt(self.template.encode(text, call.special_tokens, limit))
         else:
             size = sum(message.ByteSize() for message in call.messages) + sum(tool.ByteSize() for tool in call.tools)
 
@@ -245,7 +258,8 @@ class TokenPolicy:
                     if any(part.WhichOneof("part") == "image_url" for part in message.parts):
                         raise errors.invalid(f"messages[{i}].content", "image_url", "text: this model sees no images")
                 return self.template.chat(call.messages, call.tools, call.tool_choice, limit,
-                                          continue_final=call.continue_final, values=call.template_values)
+                                          continue_final=call.continue_final, values=call.template_values,
+                                          generation_prompt=call.generation_prompt)
 
         try:
             prompt = await off_loop(size, make)
@@ -324,6 +338,11 @@ class _Reader:
         if self._held and (delta.text or delta.tool_calls or delta.reasoning):
             delta.logprobs, self._held = self._held, []
         return delta
+
+    @property
+    def stop(self) -> str:
+        """The stop text that ended the response."""
+        return self._stops.found
 
     def finish(self) -> Delta:
         """Return what was held back."""

@@ -91,6 +91,7 @@ class StopTexts:
         """Args: include: the stop text stays."""
         self._stops, self._include = [stop for stop in stops if stop], include
         self._held = ""
+        self.found = ""  #: the stop text
         self.hit = False  #: a stop text was found; nothing more is returned
 
     def feed(self, text: str) -> str:
@@ -100,11 +101,11 @@ class StopTexts:
         if self.hit:
             return ""
         held = self._held + text
-        found = [(at, len(stop)) for stop in self._stops if (at := held.find(stop)) >= 0]
+        found = [(at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]
         if found:
             self.hit, self._held = True, ""
-            at, size = min(found)
-            return held[:at + size * self._include]
+            at, self.found = min(found)
+            return held[:at + len(self.found) * self._include]
         keep = max(overlap(held, stop) for stop in self._stops)
         self._held = held[len(held) - keep:]
         return held[:len(held) - keep]

@@ -90,7 +90,7 @@ class ChatTemplate:
 
     def chat(self, messages: Sequence[turn_pb2.ChatMessage], tools: Sequence[turn_pb2.ToolDefinition] = (),
              tool_choice: str = "auto", most: int | None = None, *, continue_final: bool = False,
-             values: Mapping[str, Any] = MappingProxyType({})) -> Prompt:
+             generation_prompt: bool = True, values: Mapping[str, Any] = MappingProxyType({})) -> Prompt:
         """Render a conversation up to where the response begins.
 
         A forced call begins in the prompt, so that exactly what was sampled is recorded as sampled.
@@ -98,6 +98,7 @@ class ChatTemplate:
         Args:
             most: see `encode`.
             continue_final: the response continues the last message.
+            generation_prompt: end where a response begins.
             values: more variables for the template.
 
         Raises:
@@ -116,7 +117,8 @@ class ChatTemplate:
             conversation[-1]["content"] += end
         try:
             text = self._template.render(
-                {**values, **self._names}, messages=conversation, add_generation_prompt=not continue_final,
+                {**values, **self._names}, messages=conversation,
+                add_generation_prompt=generation_prompt and not continue_final,
                 documents=None, tools=stand_ins.put([tool_json(tool) for tool in offered]) or None)
         except (TemplateError, TypeError, KeyError, RecursionError) as error:
             raise errors.invalid("messages", ", ".join(message.role for message in messages),

@@ -117,7 +117,7 @@ async def test_reasoning_that_templates_leave_out_does_not_count(template: ChatT
         template.chat([ChatMessage(role="user", content=long)], most=100)
     with pytest.raises(TooLong):
         template.chat([ChatMessage(role="user", content="Hi"), ChatMessage(role="assistant", content=long)], most=100)
-    monkeypatch.setattr(template, "_template", types.SimpleNamespace(render=lambda **_: "short"))
+    monkeypatch.setattr(template, "_template", types.SimpleNamespace(render=lambda *_, **__: "short"))
     assert template.chat([ChatMessage(role="assistant", content=f"<think>{long}</think>Hi")], most=100).ids
 
 

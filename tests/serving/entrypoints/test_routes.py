@@ -15,6 +15,8 @@ from tests.serving.entrypoints.conftest import OpenEntrypoint
 #: Method and path of each route -> the scope that it needs; "": none.
 ROUTES = {
     ("POST", "/v1/chat/completions"): "chat", ("POST", "/v1/completions"): "chat", ("POST", "/v1/feedback"): "chat",
+    ("POST", "/v1/responses"): "chat", ("POST", "/v1/messages"): "chat",
+    ("POST", "/v1/messages/count_tokens"): "chat", ("POST", "/tokenize"): "chat", ("POST", "/detokenize"): "chat",
           ("GET", "/v1/models"): "read", ("GET", "/v1/models/stub"): "read", ("GET", "/metrics"): "read",
           ("GET", "/healthz"): "", ("GET", "/health"): ""}
 #: Scopes of a key -> scopes that it opens.

@@ -83,7 +83,7 @@ class Access:
 
     def name(self, headers: Mapping[str, str]) -> str:
         """The name in metrics of a refused client: that of a known key, also a revoked one, else ""."""
-        key = self._ring.match(shown_in(headers.get("authorization", ""))) if self._ring is not None else None
+        key = self._ring.match(_shown(headers)) if self._ring is not None else None
         return key.name if key else ""
 
     async def hold_back(self, address: str) -> None:
@@ -116,7 +116,7 @@ class Access:
         return self._ring is None or not (self._closed or self._ring.needed)
 
     def _identify(self, headers: Mapping[str, str], address: str) -> Caller:
-        shown = shown_in(headers.get("authorization", ""))
+        shown = _shown(headers)
         source = client_address(address)
         if self._ring is None or self.open:
             return Caller(source, "", shown, address, {}, unlimited=self.unlimited(address))
@@ -128,6 +128,11 @@ class Access:
                 self._limiter.give_back(source)
             raise
         return Caller(key.id, key.name, shown, address, {}, key)
+
+
+def _shown(headers: Mapping[str, str]) -> str:
+    """The key as it was sent: Anthropic's SDKs have a header of their own for it."""
+    return shown_in(headers.get("authorization", "")) or headers.get("x-api-key", "").strip()
 
 
 def _valid_key(ring: KeyRing, shown: str) -> Key:

@@ -1,11 +1,11 @@
-"""The OpenAI API as an ASGI application: its routes and their handlers."""
+"""The HTTP API as an ASGI application: its routes and their handlers."""
 
 from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import orjson
 from starlette.applications import Starlette
@@ -18,9 +18,14 @@ from starlette.types import ASGIApp
 from openclaw_rl.rpc.auth.web_pages import HostNames
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.serving.chat_service import ChatService
+from openclaw_rl.serving.entrypoints.dialects.anthropic import ANTHROPIC, parse_messages_request
+from openclaw_rl.serving.entrypoints.dialects.anthropic_reply import MessagesReply
+from openclaw_rl.serving.entrypoints.dialects.responses import parse_response_request
+from openclaw_rl.serving.entrypoints.dialects.responses_reply import ResponsesReply
+from openclaw_rl.serving.entrypoints.dialects.tokens import parse_detokenize, parse_tokenize, tokenized
 from openclaw_rl.serving.entrypoints.openai.access import Access
-from openclaw_rl.serving.entrypoints.openai.errors import ApiError
-from openclaw_rl.serving.entrypoints.openai.fields import parse_object
+from openclaw_rl.serving.entrypoints.openai.errors import OPENAI, ApiError, ErrorShape
+from openclaw_rl.serving.entrypoints.openai.fields import Fields, parse_object
 from openclaw_rl.serving.entrypoints.openai.generation import Generation
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.entrypoints.openai.pipeline import Endpoint, Exchange, Handler
@@ -28,7 +33,9 @@ from openclaw_rl.serving.entrypoints.openai.replies import ChatReply, Completion
 from openclaw_rl.serving.entrypoints.openai.requests import ApiRequest, parse_chat, parse_completion, parse_feedback
 from openclaw_rl.serving.entrypoints.openai.site_guard import guarded
 from openclaw_rl.serving.interfaces import Origin, RequestContext
-from openclaw_rl.serving.long_input import off_loop
+from openclaw_rl.serving.long_input import PromptLimits, off_loop
+
+T = TypeVar("T")
 
 _DRAIN_FACTOR = 8  # an oversized body is read up to this multiple of the limit
 
@@ -47,8 +54,8 @@ def create_app(service: ChatService, client_digest: Callable[[str, str, str], st
     access, metrics = access or Access(), metrics or Metrics()
     api = _Api(service, client_digest, access.limits.body, metrics)
 
-    def post(path: str, name: str, handler: Handler, generates: bool = False) -> Route:
-        return Route(path, Endpoint(access, metrics, name, "chat", handler, generates), methods=["POST"])
+    def post(path: str, name: str, handler: Handler, generates: bool = False, errors: ErrorShape = OPENAI) -> Route:
+        return Route(path, Endpoint(access, metrics, name, "chat", handler, generates, errors), methods=["POST"])
 
     def get(path: str, name: str, handler: Handler) -> Route:
         return Route(path, Endpoint(access, metrics, name, "read", handler), methods=["GET"])
@@ -56,6 +63,11 @@ def create_app(service: ChatService, client_digest: Callable[[str, str, str], st
     app = Starlette(exception_handlers={HTTPException: _no_route}, routes=[
         post("/v1/chat/completions", "chat.completions", api.chat, generates=True),
         post("/v1/completions", "completions", api.completions, generates=True),
+        post("/v1/responses", "responses", api.responses, True, ErrorShape(ApiError.body, b"event: error\n")),
+        post("/v1/messages", "messages", api.messages, True, ANTHROPIC),
+        post("/v1/messages/count_tokens", "messages.count_tokens", api.count_tokens, errors=ANTHROPIC),
+        post("/tokenize", "tokenize", api.tokenize),
+        post("/detokenize", "detokenize", api.detokenize),
         post("/v1/feedback", "feedback", api.feedback),
         get("/v1/models", "models", api.models),
         get("/v1/models/{model:path}", "models", api.model),
@@ -74,19 +86,57 @@ class _Api:
         self._started = int(time.time())
 
     async def chat(self, exchange: Exchange) -> None:
-        asked = await self._parsed(exchange, parse_chat, "messages")
+        _, asked = await self._parsed(exchange, parse_chat, "messages")
         context = self._open(exchange, asked, "chat.completions")
         reply = ChatReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at),
                           len(asked.calls), asked.n, asked.logprobs, asked.include_usage, token_ids=asked.token_ids)
         await exchange.run(Generation(self._service, exchange, context, asked, reply).run())
 
     async def completions(self, exchange: Exchange) -> None:
-        asked = await self._parsed(exchange, parse_completion, "prompt")
+        _, asked = await self._parsed(exchange, parse_completion, "prompt")
         context = self._open(exchange, asked, "completions")
         reply = CompletionReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at),
                                 len(asked.calls), asked.best_of, asked.logprobs, asked.include_usage, best=asked.n,
                                 token_ids=asked.token_ids)
         await exchange.run(Generation(self._service, exchange, context, asked, reply).run())
+
+    async def messages(self, exchange: Exchange) -> None:
+        _, asked = await self._parsed(exchange, parse_messages_request, "messages")
+        context = self._open(exchange, asked, "messages")
+        reply = MessagesReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at))
+        await exchange.run(Generation(self._service, exchange, context, asked, reply).run())
+
+    async def count_tokens(self, exchange: Exchange) -> Response:
+        _, asked = await self._parsed(exchange, parse_messages_request, "messages")
+        self._check_model(asked.model)
+        return _json({"input_tokens": len((await self._service.tokenizer().prompt(asked.calls[0])).ids)})
+
+    async def responses(self, exchange: Exchange) -> None:
+        caller = exchange.admitted
+
+        def parse(data: dict[str, Any], headers: Mapping[str, str], limits: PromptLimits | None) -> ApiRequest:
+            name = Fields(data).text("previous_response_id")
+            return parse_response_request(data, headers, limits,
+                                          self._service.history.find(name, caller.client) if name else None)
+
+        data, asked = await self._parsed(exchange, parse, "input")
+        context = self._open(exchange, asked, "responses")
+        if data.get("store") is not False:
+            context.kept_messages = asked.calls[0].messages[1 if data.get("instructions") else 0:]
+        reply = ResponsesReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at),
+                               data)
+        await exchange.run(Generation(self._service, exchange, context, asked, reply).run())
+
+    async def tokenize(self, exchange: Exchange) -> Response:
+        data, call = await self._parsed(exchange, parse_tokenize, "prompt")
+        self._check_model(data.get("model"))
+        policy = self._service.tokenizer()
+        return _json(tokenized(data, (await policy.prompt(call)).ids, policy))
+
+    async def detokenize(self, exchange: Exchange) -> Response:
+        data, ids = await self._parsed(exchange, parse_detokenize, "tokens")
+        self._check_model(data.get("model"))
+        return _json({"prompt": self._service.tokenizer().text(ids)})
 
     async def models(self, exchange: Exchange) -> Response:
         return _json({"object": "list", "data": [self._model()]})
@@ -111,8 +161,9 @@ class _Api:
             return _json({"ok": True})
         return _json({"ok": False, "detail": self._service.state}, 503, {"Retry-After": "2"})
 
-    async def _parsed(self, exchange: Exchange, parse: Callable[..., ApiRequest], prompt: str) -> ApiRequest:
-        """Read and parse a request; `prompt` names the field that is most of it."""
+    async def _parsed(self, exchange: Exchange, parse: Callable[..., T], prompt: str) -> tuple[dict[str, Any], T]:
+        """Read and parse a request; returns its body as JSON and as `parse` reads it. `prompt` names the field that is
+        most of it."""
         limits = self._service.prompt_limits
 
         def check(size: int) -> None:
@@ -120,7 +171,12 @@ class _Api:
                 limits.check_request(size, prompt)
 
         body = await self._body(exchange.request, check)
-        return await off_loop(len(body), lambda: parse(parse_object(body), exchange.request.headers, limits))
+
+        def work() -> tuple[dict[str, Any], T]:
+            data = parse_object(body)
+            return data, parse(data, exchange.request.headers, limits)
+
+        return await off_loop(len(body), work)
 
     async def _body(self, request: Request, check: Callable[[int], None] = lambda _: None) -> bytearray:
         """Read the body.
@@ -160,8 +216,7 @@ class _Api:
         return None
 
     def _open(self, exchange: Exchange, asked: ApiRequest, api: str) -> RequestContext:
-        if asked.model is not None:
-            self._check_model(asked.model)
+        self._check_model(asked.model)
         caller = exchange.admitted
         origin = Origin(client=self._digest(caller.shown, caller.address, asked.user), payer=caller.client, api=api,
                         span=exchange.span)
@@ -170,8 +225,8 @@ class _Api:
         exchange.context = context
         return context
 
-    def _check_model(self, model: str) -> None:
-        if model != self._service.model and model not in self._service.aliases:
+    def _check_model(self, model: str | None) -> None:
+        if model is not None and model != self._service.model and model not in self._service.aliases:
             raise ApiError(404, f"The model '{model}' does not exist; there is '{self._service.model}'.",
                            param="model", code="model_not_found")
 

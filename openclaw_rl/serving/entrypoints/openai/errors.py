@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import grpc
 import orjson
@@ -43,9 +44,20 @@ class ApiError(Exception):
         """The JSON body."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
-    def response(self) -> Response:
+    def response(self, shape: ErrorShape | None = None) -> Response:
         """The HTTP response."""
-        return Response(orjson.dumps(self.body()), self.status, self.headers, "application/json")
+        return Response(orjson.dumps((shape or OPENAI).body(self)), self.status, self.headers, "application/json")
+
+
+class ErrorShape(NamedTuple):
+    """How an API writes errors."""
+
+    body: Callable[[ApiError], dict[str, Any]]  #: of the response
+    event: bytes = b""  #: what comes before the body where a stream has begun
+
+
+#: SDKs raise an APIError for an event that has an `error`.
+OPENAI = ErrorShape(ApiError.body)
 
 
 def from_mesh(error: MeshError) -> ApiError:

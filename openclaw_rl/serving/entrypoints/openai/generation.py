@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.openai.pipeline import Exchange
-from openclaw_rl.serving.entrypoints.openai.replies import DONE, ChatReply
+from openclaw_rl.serving.entrypoints.openai.replies import Reply
 from openclaw_rl.serving.entrypoints.openai.requests import ApiRequest
 from openclaw_rl.serving.interfaces import End, Event, RequestContext, Start
 
@@ -22,7 +22,7 @@ class Generation:
     """
 
     def __init__(self, service: ChatService, exchange: Exchange, context: RequestContext, asked: ApiRequest,
-                 reply: ChatReply) -> None:
+                 reply: Reply) -> None:
         self._service, self._exchange = service, exchange
         self._context, self._asked, self._reply = context, asked, reply
 
@@ -41,7 +41,7 @@ class Generation:
                 if isinstance(event, Start):
                     if exchange.version is None:
                         await self._begin(event.version)
-                    data = reply.opening(choice)
+                    data = reply.opening(choice, event)
                 elif isinstance(event, End):
                     ends[choice] = event
                     data = reply.ending(choice, event)
@@ -64,7 +64,7 @@ class Generation:
 
     async def _finish(self, ends: list[End]) -> None:
         if self._asked.stream:
-            tail = self._reply.usage_chunk(ends) + DONE if self._asked.include_usage else DONE
+            tail = self._reply.tail(ends)
         else:
             tail = self._reply.whole(ends)
             await self._start(b"application/json", [(b"content-length", str(len(tail)).encode())])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -13,8 +14,9 @@ from openclaw_rl.serving.validation import MOST_MESSAGES, MOST_TOOLS, check_coun
 from openclaw_rl.v1 import turn_pb2
 
 
-def parse_messages(items: list[Any]) -> list[turn_pb2.ChatMessage]:
-    """Parse `messages`.
+def parse_messages(items: list[Any], earlier: Sequence[turn_pb2.ChatMessage] = (),
+                   at: int = 0) -> list[turn_pb2.ChatMessage]:
+    """Parse `messages`. `earlier` ones, which the server has kept, come before the one at index `at`.
 
     Raises:
         ApiError: 400, a field has the wrong type.
@@ -22,6 +24,7 @@ def parse_messages(items: list[Any]) -> list[turn_pb2.ChatMessage]:
     """
     check_count("messages", items, MOST_MESSAGES)
     messages = [_message(fields) for fields in objects(items, "messages")]
+    messages[at:at] = earlier
     check_messages(messages)
     return messages
 

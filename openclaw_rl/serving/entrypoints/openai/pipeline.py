@@ -1,6 +1,6 @@
 """The pipeline of an HTTP request: trace, admission, handler, errors, accounting.
 
-Every route is one `Endpoint`. Handlers raise; errors take OpenAI's shape here and nowhere else.
+Every route is one `Endpoint`. Handlers raise; errors take the API's shape here and nowhere else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from openclaw_rl.rpc.auth.keys import Scope as KeyScope
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.serving.entrypoints.openai.access import Access, Caller
-from openclaw_rl.serving.entrypoints.openai.errors import ApiError, from_mesh
+from openclaw_rl.serving.entrypoints.openai.errors import OPENAI, ApiError, ErrorShape, from_mesh
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.interfaces import RequestContext
 
@@ -42,6 +42,7 @@ class Exchange:
         context: set once the chat service has accepted it.
         status: HTTP status of the outcome; `CLIENT_GONE` until there is one.
         version: the policy version that answered; None for other requests.
+        errors: how the client's API writes them.
     """
 
     def __init__(self, request: Request, send: Send, span: Span | None) -> None:
@@ -50,6 +51,7 @@ class Exchange:
         self.context: RequestContext | None = None
         self.status = CLIENT_GONE
         self.version: int | None = None
+        self.errors = OPENAI
         self._send = send
         self._started = False
 
@@ -84,10 +86,9 @@ class Exchange:
         """Send an error: as the response, or as the last event of a stream that has begun."""
         self.status = error.status
         if self._started:
-            # SDKs raise an APIError for an event that has an `error`.
-            await self.write(b"data: " + orjson.dumps(error.body()) + b"\n\n")
+            await self.write(self.errors.event + b"data: " + orjson.dumps(self.errors.body(error)) + b"\n\n")
         else:
-            await self.respond(error.response())
+            await self.respond(error.response(self.errors))
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work`, which sends the response, while the client may have it.
@@ -125,12 +126,14 @@ class Endpoint:
         scope: that a key needs.
         handler: answers an admitted request; raises ApiError or MeshError to refuse it.
         generates: its responses come from the policy, and count as requests also when they succeed.
+        errors: how the API writes them.
     """
 
     def __init__(self, access: Access, metrics: Metrics, api: str, scope: KeyScope, handler: Handler,
-                 generates: bool = False) -> None:
+                 generates: bool = False, errors: ErrorShape = OPENAI) -> None:
         self._access, self._metrics, self._api, self._scope = access, metrics, api, scope
         self._handler, self._generates = handler, generates
+        self._errors = errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -138,6 +141,7 @@ class Endpoint:
         traced = request.method == "POST"
         span = request_spans.http("POST", request.url.path, request.headers) if traced else None
         exchange = Exchange(request, send, span)
+        exchange.errors = self._errors
         try:
             exchange.caller = self._access.enter(request.headers, exchange.address, self._scope)
             response = await self._handler(exchange)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
-from openclaw_rl.serving.interfaces import Delta, End
+from openclaw_rl.serving.interfaces import Delta, End, Start
 from openclaw_rl.serving.text.openai_json import call_json
 from openclaw_rl.v1 import turn_pb2
 
@@ -15,6 +15,24 @@ _REASONS: dict[turn_pb2.FinishReason.ValueType, str] = {
     turn_pb2.FINISH_REASON_STOP: "stop", turn_pb2.FINISH_REASON_LENGTH: "length",
     turn_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls"}
 DONE = b"data: [DONE]\n\n"
+
+
+class Reply(Protocol):
+    """Writes the bodies of one response, of one or several choices. See `ChatReply`, `dialects.blocks`."""
+
+    def served_by(self, fingerprint: str) -> None: ...
+
+    def opening(self, choice: int, start: Start) -> bytes: ...
+
+    def chunk(self, choice: int, delta: Delta) -> bytes: ...
+
+    def ending(self, choice: int, end: End) -> bytes: ...
+
+    def tail(self, ends: list[End]) -> bytes: ...
+
+    def note(self, choice: int, delta: Delta) -> None: ...
+
+    def whole(self, ends: list[End]) -> bytes: ...
 
 
 class ChatReply:
@@ -48,7 +66,7 @@ class ChatReply:
         self._chunk = orjson.dumps({**self.head, "object": self._chunk_kind, **self._usage_null})[:-1]
         self._plain = [self._around(i) for i in range(len(self._calls))]
 
-    def opening(self, choice: int) -> bytes:
+    def opening(self, choice: int, start: Start) -> bytes:
         """The first chunk of a choice."""
         return self._event(choice, {"role": "assistant", "content": ""}, None, None)
 
@@ -74,10 +92,12 @@ class ChatReply:
         """The last chunk of a choice."""
         return self._event(choice, {}, None, _REASONS.get(end.finish_reason, "stop"))
 
-    def usage_chunk(self, ends: list[End]) -> bytes:
-        """The usage chunk, for clients that requested it."""
+    def tail(self, ends: list[End]) -> bytes:
+        """The end of the stream, with a usage chunk for clients that requested it."""
+        if not self._usage_null:
+            return DONE
         return b"data: " + orjson.dumps({**self.head, "object": self._chunk_kind, "choices": [],
-                                         "usage": usage(ends, self._n)}) + b"\n\n"
+                                         "usage": usage(ends, self._n)}) + b"\n\n" + DONE
 
     def note(self, choice: int, delta: Delta) -> None:
         """Collect what an unstreamed response needs of a delta."""
@@ -135,7 +155,7 @@ class CompletionReply(ChatReply):
         self._echo = [""] * len(self._calls)
         self._offset = [0] * len(self._calls)
 
-    def opening(self, choice: int) -> bytes:
+    def opening(self, choice: int, start: Start) -> bytes:
         return b""
 
     def chunk(self, choice: int, delta: Delta) -> bytes:

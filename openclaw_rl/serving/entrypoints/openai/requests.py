@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from openclaw_rl.v1 import turn_pb2
 MOST_CHOICES = 8
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 _INT64 = 2**63
+_PREFIX = re.compile("^(?:chatcmpl-|cmpl-|msg_|resp_)(?=turn_)")  # of a response's id, before the turn's
 
 
 @dataclass(slots=True)
@@ -44,11 +46,13 @@ class ApiRequest:
     digests: Digests | None = None  #: of the first call's messages
 
 
-def parse_chat(data: dict[str, Any], headers: Mapping[str, str], limits: PromptLimits | None = None) -> ApiRequest:
+def parse_chat(data: dict[str, Any], headers: Mapping[str, str], limits: PromptLimits | None = None,
+               earlier: Sequence[turn_pb2.ChatMessage] = (), at: int = 0) -> ApiRequest:
     """Parse the body of /v1/chat/completions.
 
     Args:
         limits: of the model, so that what can't fit is not read.
+        earlier, at: see `parse_messages`.
 
     Raises:
         ApiError, MeshError: 400 naming the field, its value and what is allowed.
@@ -57,8 +61,8 @@ def parse_chat(data: dict[str, Any], headers: Mapping[str, str], limits: PromptL
     request = _common(fields, headers)
     items = fields.array("messages", required=True) or []
     if limits is not None:
-        limits.check_messages(len(items))
-    messages = parse_messages(items)
+        limits.check_messages(len(items) + len(earlier))
+    messages = parse_messages(items, earlier, at)
     request.digests = both_digests(messages)
     tools = parse_tools(fields.array("tools") or [])
     sampling = parse_sampling(fields)
@@ -132,7 +136,7 @@ def parse_feedback(data: dict[str, Any]) -> turn_pb2.Feedback:
     """
     fields = Fields(data)
     feedback = turn_pb2.Feedback(
-        turn_id=(fields.text("turn_id") or "").strip().removeprefix("chatcmpl-").removeprefix("cmpl-"),
+        turn_id=_PREFIX.sub("", (fields.text("turn_id") or "").strip()),
         session_id=(fields.text("session_id") or "").strip(), comment=(fields.text("comment") or "").strip())
     if not feedback.turn_id and not feedback.session_id:
         raise missing("turn_id", "Name the turn (header X-OpenClaw-Turn-Id) or the session_id.")
@@ -209,6 +213,8 @@ def _shared(fields: Fields, request: ApiRequest, call: ChatCall) -> None:
         raise wrong_value("return_token_ids", True, "left out when the response is streamed")
     passed_on = {name: fields.data[name] for name in (*SHAPING, "return_token_ids", "chat_template_kwargs",
                                                       "continue_final_message") if name in fields.data}
+    if fields.get("max_completion_tokens") is not None:
+        passed_on["max_completion_tokens"] = most  # newer models refuse the other name
     call.extra = fields.rest() | passed_on
 
 
