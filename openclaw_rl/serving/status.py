@@ -33,7 +33,8 @@ class StatusReporter:
         stats = self._outbox.stats()
         status = component_pb2.ComponentStatus(
             state=component_pb2.COMPONENT_STATE_RUNNING if service.ready else component_pb2.COMPONENT_STATE_STARTING,
-            detail="; ".join(filter(None, [service.state, self._pin(), self._source(), self._workers()])),
+            detail="; ".join(filter(None, [service.state, self._pin(), self._source(), self._workers(),
+                                          *self._engine().notes])),
             counters={**recorder.counters, **self._engine().counters}, gauges=self.gauges(), outboxes=[stats])
         self._alarms.report(status, [
             *self._store.alarms(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +12,11 @@ import openai
 from openclaw_rl.config import ConfigError, PrmJudgeConfig
 from openclaw_rl.models.api_calls import Budget, Names, call, client, explain, text_of
 from openclaw_rl.models.api_endpoints import ApiModel, resolve_api
+from openclaw_rl.models.api_habits import ApiHabits
 from openclaw_rl.reward.interface import VoteError
 from openclaw_rl.reward.judges import prompt
 from openclaw_rl.reward.judges.answers import parse
 from openclaw_rl.v1 import turn_pb2
-
-logger = logging.getLogger(__name__)
 
 #: The last try ends this share of the panel's timeout early, so that the vote can say what went wrong.
 _MARGIN = 0.05
@@ -53,6 +51,7 @@ class LlmJudge:
         self.budget = Budget(requests_per_minute)
         self._api, self._timeout, self._names = api, timeout * (1 - _MARGIN), names
         self._optional: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
+        self._habits = ApiHabits(api.model, self._optional)
         self._client = client(api, timeout)
 
     @classmethod
@@ -112,16 +111,12 @@ class LlmJudge:
                             outage=not isinstance(error, openai.BadRequestError)) from None
 
     async def _complete(self, messages: list[dict[str, str]]) -> str:
-        sent = self._optional  # another vote may change it meanwhile
+        sent = self._habits.adapt(self._optional)
         try:
             reply = await self._client.chat.completions.create(
                 model=self._api.model, messages=messages, **sent)  # type: ignore[arg-type]
         except openai.BadRequestError as error:
-            refused = [name for name in sent if name in str(error)]
-            if not refused:
+            if not self._habits.learn(error, sent):  # some models take no temperature
                 raise
-            # Some models take no temperature: leave it out from now on.
-            logger.info("%s takes no %s", self._api.model, refused[0])
-            self._optional = {name: value for name, value in self._optional.items() if name not in refused}
             return await self._complete(messages)
         return text_of(reply)

@@ -157,6 +157,7 @@ class EngineStatus:
     counters: Mapping[str, int] = field(default_factory=dict)  #: since the start: engine_tokens, ...
     workers: Sequence[WorkerInfo] = ()  #: empty for an engine that has none
     alarms: Sequence[tuple[str, str]] = ()  #: (name, message); an empty message is none
+    notes: Sequence[str] = ()  #: what else an operator may want to know
 
 
 class Engine(Protocol):

@@ -25,12 +25,13 @@ from openclaw_rl.serving.entrypoints.openai.http import HttpServer
 from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, Start
 from openclaw_rl.serving.token_policy import Transcript
 from openclaw_rl.v1 import turn_pb2
+from tests.support.waiting import eventually
 
 ASK = [turn_pb2.ChatMessage(role="user", content="Hi")]
 
 
 class Api:
-    """An OpenAI-compatible API that answers with the given chunks, or with an error."""
+    """An OpenAI-compatible API that answers with the given chunks, or with an error; `refuses` some fields with 400."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -38,6 +39,7 @@ class Api:
         self.chunks: list[dict[str, Any]] = []
         self.status, self.body, self.headers = 200, b"", {}
         self.url = ""
+        self.refuses: dict[str, str] = {}  #: field -> what is said of it
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""
@@ -47,6 +49,12 @@ class Api:
             if not message.get("more_body"):
                 break
         self.requests.append(json.loads(body))
+        for field in self.refuses.keys() & self.requests[-1].keys():
+            await send({"type": "http.response.start", "status": 400, "headers": [
+                (b"content-type", b"application/json")]})
+            await send({"type": "http.response.body", "body": json.dumps(
+                {"error": {"message": self.refuses[field], "type": "invalid_request_error"}}).encode()})
+            return
         self.authorization = dict(scope["headers"])[b"authorization"].decode()
         kind = b"text/event-stream" if self.status == 200 else b"application/json"
         await send({"type": "http.response.start", "status": self.status, "headers": [
@@ -174,6 +182,88 @@ async def test_tool_calls(api: Api) -> None:
     assert [(call.id, call.name, call.arguments_json) for call in end.message.tool_calls] == [
         ("c1", "f", '{"a": 1}'), ("c2", "g", "{}")]
     assert api.requests[0]["tool_choice"] == {"type": "function", "function": {"name": "f"}}
+
+
+def called(*pieces: dict[str, Any]) -> list[dict[str, Any]]:
+    """Chunks with a piece of a call each, and an end."""
+    return [*(chunk({"role": None, "content": None, "tool_calls": [piece]}) for piece in pieces),
+            chunk({}, "tool_calls")]
+
+
+def call(name: str | None, arguments: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}, **fields}
+
+
+LOOKS = [("look", {"x": 1}), ("look", {"x": 2})]
+
+
+@pytest.mark.parametrize(("pieces", "calls"), [
+    ([call("look", '{"x": 1}', id="a"), call("look", '{"x": 2}', id="b")], LOOKS),
+    ([call("look", '{"x": 1}', id="a", index=0), call("look", '{"x": 2}', id="b", index=0)], LOOKS),
+    ([call("look", '{"x": 1}', index=0), call("look", '{"x": 2}', index=0)], LOOKS),
+    ([call("look", {"x": 1}, id="a"), call("look", {"x": 2}, id="b")], LOOKS),
+    ([call("look", '{"x"', id="a", index=0), call("look", ": 1}", id="a", index=0)], LOOKS[:1]),
+    ([call("look", "", id="a"), call(None, '{"x": '), call(None, "1}")], LOOKS[:1]),
+    ([call("look", '{"x": ', id="a", index=0), call("", "1}", id="", index=0)], LOOKS[:1]),
+    ([call("look", '{"x": 1}', id="a", index=1), call("look", '{"x": 2}', id="b", index=2)], LOOKS),
+    ([call("lo", "", id="a", index=0), call("ok", '{"x": 1}', index=0)], LOOKS[:1])])
+async def test_calls_of_other_makers(api: Api, pieces: list[dict[str, Any]], calls: list[Any]) -> None:
+    api.chunks = called(*pieces)
+    events, _ = await ask(api, tools=[turn_pb2.ToolDefinition(name="look")])
+    found = events[-1].message.tool_calls  # type: ignore[union-attr]
+    assert [(made.name, json.loads(made.arguments_json)) for made in found] == calls
+
+
+async def test_streams_of_other_makers(api: Api) -> None:
+    end = chunk({}, "stop")
+    end["choices"][0]["delta"] = None
+    used = {**chunk({}), "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}}
+    for chunks in ([chunk({"content": [{"type": "text", "text": "Hello"}]}), end],
+                   [{**chunk({}), "choices": None}, chunk({"role": None, "content": "Hel"}), chunk({"content": None}),
+                    chunk({"content": "lo"}), chunk({}, "stop"), used],
+                   [chunk({"content": "Hello"}), used],  # without a reason, but whole
+                   [chunk({"reasoning": "Hm."}), chunk({"content": "Hello"}), chunk({}, "stop")]):
+        api.chunks = chunks
+        events, _ = await ask(api)
+        assert isinstance(events[-1], End) and events[-1].message.content == "Hello"
+        assert events[-1].finish_reason == turn_pb2.FINISH_REASON_STOP
+    assert events[-1].message.reasoning_content == "Hm."
+
+
+async def test_a_field_goes_on_under_the_clients_name(api: Api) -> None:
+    api.chunks = [chunk({"content": "Hello"}), chunk({}, "stop")]
+    most = turn_pb2.SamplingParams(max_tokens=7)
+    await ask(api, sampling=most, extra={"max_completion_tokens": 7, "top_k": 5, "logit_bias": {"5": 1}})
+    sent = api.requests[-1]
+    assert (sent["max_completion_tokens"], sent["top_k"], sent["logit_bias"]) == (7, 5, {"5": 1})
+    assert "max_tokens" not in sent
+
+
+async def test_what_a_model_refuses_is_learned_once_and_told(api: Api) -> None:
+    api.chunks = [chunk({"content": "Hello"}), chunk({}, "stop")]
+    api.refuses = {"max_tokens": "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+                                 "'max_completion_tokens' instead.", "stream_options": "unknown field stream_options",
+                   "temperature": "Unsupported value: 'temperature' does not support 0.5 with this model."}
+    policy = UpstreamPolicy(ApiModel("glm-4-flash", api.url, "sekrit"), retry_seconds=0.1)
+
+    async def say(**sampling: Any) -> Event:
+        call = ChatCall(messages=ASK, sampling=turn_pb2.SamplingParams(**sampling))
+        return [event async for event in policy.chat(call, Transcript())][-1]
+
+    probing = asyncio.create_task(policy.monitor())  # as at the start
+    try:
+        await eventually(lambda: len(policy.status().notes) == 2)
+        assert policy.problem == ""
+        assert set(policy.status().notes) == {"glm-4-flash takes max_completion_tokens in place of max_tokens",
+                                              "glm-4-flash takes no stream_options"}
+        before = len(api.requests)
+        assert isinstance(await say(max_tokens=9), End)
+        assert len(api.requests) == before + 1 and api.requests[-1]["max_completion_tokens"] == 9
+        with pytest.raises(MeshError, match="temperature"):  # the client's own wish: it is told
+            await say(temperature=0.5)
+    finally:
+        probing.cancel()
+        await policy.stop()
 
 
 @pytest.mark.parametrize(("status", "code", "http_status"), [

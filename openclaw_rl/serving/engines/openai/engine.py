@@ -15,13 +15,16 @@ from typing import Any
 import grpc
 import httpx
 import openai
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
 from openclaw_rl.models import api_calls
 from openclaw_rl.models.api_calls import Names
 from openclaw_rl.models.api_endpoints import ApiModel, check_credentials
+from openclaw_rl.models.api_habits import ApiHabits
 from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.serving.engines.interface import EngineInfo, EngineStatus, Pause, WeightsError
+from openclaw_rl.serving.engines.openai.call_pieces import CallPieces
 from openclaw_rl.serving.engines.openai.images import check_images
 from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, Start
 from openclaw_rl.serving.long_input import off_loop
@@ -48,6 +51,8 @@ _RESERVED = {"model", "messages", "stream", "stream_options", "n", "tools", "too
 RETRY_SECONDS = 60.0
 #: Seconds between probes of an API that fails.
 PROBE_SECONDS = 60.0
+_PROBE_TOKENS = 16  # some APIs want as many at least
+_NOTHING = ChoiceDelta()
 
 
 class UpstreamPolicy:
@@ -80,6 +85,7 @@ class UpstreamPolicy:
         self._names = names or Names.of("components.policy_server", api.model, None)
         self._temperature, self._max_tokens = temperature, max_tokens
         self._client = api_calls.client(api, timeout)
+        self._habits = ApiHabits(api.model, ("stream_options",))
         self._image_hosts = frozenset(host.lower() for host in image_hosts)
         self._active = Playbook()
         self._text = ""  # the active playbook as it appears in the prompt
@@ -105,12 +111,26 @@ class UpstreamPolicy:
         while True:
             if first or self.problem:
                 first, before = False, self.problem
-                self.problem = await api_calls.probe(self._client, self._api, self._names)
+                self.problem = await self._probe()
                 if self.problem and self.problem != before:
                     logger.error("the policy's API fails: %s", self.problem)
                 elif before and not self.problem:
                     logger.info("the policy's API works again")
             await asyncio.sleep(seconds)
+
+    async def _probe(self) -> str:
+        """Ask for a few words as clients do, and learn what the model does not take; returns what is wrong."""
+        call = ChatCall(messages=[turn_pb2.ChatMessage(role="user", content="Say yes.")])
+        call.sampling = self.fill(turn_pb2.SamplingParams(max_tokens=_PROBE_TOKENS))
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                stream, _ = await api_calls.call(lambda: self._begin(self._request(call, "")), PROBE_SECONDS / 2)
+                await stream.close()
+            return ""
+        except TimeoutError:
+            return f"{self._api.base_url} gave no answer within {PROBE_SECONDS:.0f} s"
+        except (openai.OpenAIError, httpx.TransportError, ValueError) as error:
+            return api_calls.explain(error, self._api, self._names)
 
     async def stage(self, version: int, folder: Path) -> None:
         """See Engine.stage."""
@@ -134,7 +154,7 @@ class UpstreamPolicy:
     def status(self) -> EngineStatus:
         """Instructions in the active playbook, retried requests, and whether the API fails; see Engine.status."""
         return EngineStatus({"playbook_entries": float(len(self._active.entries))}, {"api_retries": self.retries},
-                            alarms=[("api_failing", self.problem)])
+                            alarms=[("api_failing", self.problem)], notes=self._habits.notes)
 
     def fill(self, sampling: turn_pb2.SamplingParams) -> turn_pb2.SamplingParams:
         filled = turn_pb2.SamplingParams()
@@ -174,8 +194,10 @@ class UpstreamPolicy:
         """Send the request and wait for its first chunk; returns the stream and its chunks."""
         try:
             # The client would transform each message on the event loop: 2 s for 10,000.
-            body = {**request.get("extra_body", {}), "messages": request["messages"]}
-            stream = await self._client.chat.completions.create(**request | {"messages": [], "extra_body": body})
+            # They and all that the package does not know are in `extra_body`.
+            body = self._habits.adapt(request)
+            stream = await self._client.chat.completions.create(
+                model=self._model, messages=[], stream=True, extra_body=body)
             chunks = aiter(stream)
             try:
                 first = [await anext(chunks)]
@@ -185,6 +207,10 @@ class UpstreamPolicy:
             except BaseException:
                 await stream.close()
                 raise
+        except openai.BadRequestError as error:
+            if not self._habits.learn(error, body):
+                raise
+            return await self._begin(request)
         except (openai.APIError, httpx.TransportError) as error:
             self.retries += api_calls.may_pass(error)
             raise
@@ -201,29 +227,27 @@ class UpstreamPolicy:
                       transcript: Transcript) -> AsyncGenerator[Event, None]:
         reason: turn_pb2.FinishReason.ValueType | None = None
         usage: Any = None
-        calls: dict[int, list[str]] = {}  # id, name, arguments
+        calls = CallPieces()
         text, reasoning = WholePairs(), WholePairs()
         async for chunk in chunks:
             usage = chunk.usage or usage
             if not chunk.choices:
                 continue
             choice = chunk.choices[0]
+            if choice.delta is None:  # where only the end is told
+                choice.delta = _NOTHING
             if transcript.first_token_at is None:
                 transcript.first_token_at = time.time()
                 yield Start(version, 0)
-            delta = Delta(text=text.feed(choice.delta.content or ""),
-                          reasoning=reasoning.feed(getattr(choice.delta, "reasoning_content", None) or ""))
+            delta = Delta(text=text.feed(_text(choice.delta.content)), reasoning=reasoning.feed(_text(
+                getattr(choice.delta, "reasoning_content", None) or getattr(choice.delta, "reasoning", None))))
             if choice.finish_reason:
                 delta.text += text.finish()
                 delta.reasoning += reasoning.finish()
             if choice.logprobs and choice.logprobs.content:
                 delta.logprobs = [_well_formed(token.model_dump()) for token in choice.logprobs.content]
             for piece in choice.delta.tool_calls or []:
-                whole = calls.setdefault(piece.index, ["", "", ""])
-                whole[0] = whole[0] or piece.id or ""
-                if piece.function:
-                    whole[1] += piece.function.name or ""
-                    whole[2] += piece.function.arguments or ""
+                calls.feed(piece)
             if choice.finish_reason:
                 reason = _REASONS.get(choice.finish_reason, turn_pb2.FINISH_REASON_STOP)
             if delta.text or delta.logprobs or delta.reasoning:
@@ -232,14 +256,18 @@ class UpstreamPolicy:
                     transcript.reasoning.append(delta.reasoning)
                 yield delta
         if reason is None:
-            # Without a content length, a broken response looks like a complete one.
-            raise openai.OpenAIError("its response broke off")
+            # Without a content length, a broken response looks like a complete one, unless it tells its usage.
+            if usage is None:
+                raise openai.OpenAIError("its response broke off")
+            reason, rest = turn_pb2.FINISH_REASON_STOP, Delta(text=text.finish(), reasoning=reasoning.finish())
+            if rest.text or rest.reasoning:
+                transcript.text.append(rest.text)
+                transcript.reasoning.append(rest.reasoning)
+                yield rest
         if transcript.first_token_at is None:
             yield Start(version, 0)
-        if calls:
-            transcript.tool_calls = [
-                turn_pb2.ToolCall(id=well_formed(id), name=well_formed(name), arguments_json=well_formed(arguments))
-                for _, (id, name, arguments) in sorted(calls.items())]
+        transcript.tool_calls = calls.calls()
+        if transcript.tool_calls:
             reason = turn_pb2.FINISH_REASON_TOOL_CALLS
             yield Delta(tool_calls=transcript.tool_calls)
         details = usage.prompt_tokens_details if usage else None
@@ -251,11 +279,13 @@ class UpstreamPolicy:
         request: dict[str, Any] = {
             "model": self._model, "messages": [message_json(message) for message in messages], "stream": True,
             "stream_options": {"include_usage": True},
-            "extra_body": {key: value for key, value in call.extra.items() if key not in _RESERVED}}
+            **{key: value for key, value in call.extra.items() if key not in _RESERVED}}
         sampling = call.sampling
-        for name in ("temperature", "top_p", "max_tokens", "seed"):
+        for name in ("temperature", "top_p", "seed"):
             if sampling.HasField(name):
                 request[name] = getattr(sampling, name)
+        if sampling.HasField("max_tokens") and "max_completion_tokens" not in request:
+            request["max_tokens"] = sampling.max_tokens
         if sampling.stop:
             request["stop"] = list(sampling.stop)
         if call.logprobs:
@@ -296,6 +326,13 @@ class UpstreamPolicy:
                                     violations=[(str(error.param), text)] if error.param else [],
                                     metadata={"http_status": str(status)})
         return errors.unavailable(f"the API answered {status}: {text}", 1.0 if wait is None else wait)
+
+
+def _text(content: Any) -> str:
+    """Text, or that of an array of parts, in which some APIs stream it."""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return content if isinstance(content, str) else ""
 
 
 def _well_formed(value: Any) -> Any:
