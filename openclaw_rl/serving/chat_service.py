@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from weakref import WeakValueDictionary
 
@@ -60,10 +60,13 @@ class ChatService:
         self.on_ended: Callable[[Generation], None] = lambda _: None  #: called with every generation that has ended
         self.on_forgotten: Callable[[], None] = lambda: None  #: called when a turn ended whose session was forgotten
         self.history = ResponseHistory()
+        #: Whether the turn or session that feedback is on is certainly not there.
+        self.missing: Callable[[turn_pb2.Feedback], Awaitable[bool]] | None = None
         self._policy: Policy | None = None
         self._recorder, self._heartbeat = recorder, heartbeat
         self._index = index if index is not None else ConversationIndex()
         # Requests without a session id that are not answered yet.
+        self._open: WeakValueDictionary[str, RequestContext] = WeakValueDictionary()  # by turn id
         self._unanswered: WeakValueDictionary[bytes, RequestContext] = WeakValueDictionary()
         self._draining = False
         self._idle = asyncio.Event()
@@ -124,6 +127,7 @@ class ChatService:
                                  digests=digests, repeats=same.repeats + 1 if same else 0)
         if key:
             self._unanswered[key] = context
+        self._open[context.turn_id] = context
         request_spans.opened(origin.span, context.turn_id, context.session_id)
         return context
 
@@ -187,6 +191,22 @@ class ChatService:
             self.on_ended(Generation(
                 context.origin.api, time.perf_counter() - began, first, end.prompt_tokens if end else 0,
                 end.completion_tokens if end else 0, failure, context.options.background))
+
+    async def check_known(self, feedback: turn_pb2.Feedback) -> None:
+        """Check that the turn or session that feedback is on exists, as far as that can be told.
+
+        Raises:
+            MeshError: NOT_FOUND.
+        """
+        open_turns = list(self._open.values())
+        if self.missing is None or self._recorder.problem or any(
+                feedback.turn_id.startswith(context.turn_id) if feedback.turn_id
+                else feedback.session_id == context.session_id for context in open_turns):
+            return
+        if await self.missing(feedback):
+            kind, value = ("turn", feedback.turn_id) if feedback.turn_id else ("session", feedback.session_id)
+            raise errors.not_found(kind, value, "it is not of this mesh, or was forgotten. A turn's id is in the "
+                                                "header X-OpenClaw-Turn-Id and in the `id` of a response")
 
     async def feedback(self, feedback: turn_pb2.Feedback) -> str:
         """Record feedback on a turn or session; returns its id.

@@ -38,6 +38,7 @@ from openclaw_rl.serving.forget import PolicyForgetter
 from openclaw_rl.serving.heartbeat import SessionHeartbeat
 from openclaw_rl.serving.status import StatusReporter
 from openclaw_rl.serving.token_policy import Policy, TokenPolicy
+from openclaw_rl.serving.turn_lookup import TurnLookup
 from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
@@ -95,7 +96,9 @@ class PolicyComponent(Component):
         self._forgetter = PolicyForgetter(NAME, home, store, self._recorder, known)
         self._forgetter.history = self._turns.history
         self.forget = self._forgetter.forget
-        self._sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream,
+        env_server = partial(resolve, home, config, "env_server")
+        self._turns.missing = TurnLookup(outbox, env_server).missing
+        self._sender = Sender(outbox, env_server, _open_stream,
                               partial(make_request, environment_pb2.RecordTurnsRequest, "events"), role="env_server")
 
     def services(self) -> list[Service]:

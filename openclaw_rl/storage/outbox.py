@@ -193,6 +193,11 @@ class Outbox:
         refused = [(id, reason) for id in ids]
         await self._database.run(lambda db: self._move_aside(db, refused))
 
+    def has(self, message_id: str) -> bool:
+        """Whether a message waits, also one that is being written. Blocks."""
+        return self._database.submit(lambda db: db.execute(
+            f"SELECT 1 FROM {self._table} WHERE id = ?", (message_id,)).fetchone() is not None).result()
+
     def find(self, meant: Callable[[bytes], bool]) -> Found:
         """Look for messages whose payload is `meant` beside the writer, which a large backlog would hold up."""
         ids: list[str] = []

@@ -80,9 +80,9 @@ def test_whose_playbook(tmp_path: Path) -> None:
     assert folder == ensure_api_model("glm-4-flash", "http://x/v1/", home)
     assert folder == ensure_api_model("glm-4-flash", "http://y/v1", home), "a model that has moved is the same one"
     assert model_id(folder) != model_id(ensure_api_model("glm-4", "http://x/v1", home))
+    assert VersionStore(tmp_path / "v", folder).manifest(0).model_id == model_id(folder)
     (folder / "config.json").write_text("{")  # damaged: not taken for any
     assert folder != ensure_api_model("glm-4-flash", "http://y/v1", home)
-    assert VersionStore(tmp_path / "v", folder).manifest(0).model_id == model_id(folder)
 
 
 class Bench:

@@ -67,7 +67,7 @@ TABLE: dict[str, Rule] = {
     **_rules(
         "EnvironmentService",
         RecordTurns=((_POLICY,), None), Interact=((_OPERATOR,), "chat"), EndSession=((_OPERATOR,), "admin"),
-        GetSession=((_TRAINER, _OPERATOR), "admin"), ListTurns=((_TRAINER, _OPERATOR), "admin"),
+        GetSession=((_TRAINER, _OPERATOR), "admin"), ListTurns=((_POLICY, _TRAINER, _OPERATOR), "admin"),
         Acquire=((_TRAINER, _OPERATOR), "admin"), Reset=((_TRAINER, _OPERATOR), "admin"),
         Step=((_TRAINER, _OPERATOR), "admin"), Evaluate=((_TRAINER, _OPERATOR), "admin"),
         Renew=((_TRAINER, _OPERATOR), "admin"), Release=((_TRAINER, _OPERATOR), "admin"),

@@ -150,6 +150,7 @@ class _Api:
         feedback = await off_loop(len(body), lambda: parse_feedback(parse_object(body)))
         caller = exchange.admitted
         feedback.client = self._digest(caller.shown, caller.address, "")
+        await self._service.check_known(feedback)
         return _json({"object": "feedback", "feedback_id": await self._service.feedback(feedback)})
 
     async def metrics(self, exchange: Exchange) -> Response:
