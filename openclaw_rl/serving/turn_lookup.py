@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.errors import MeshError
@@ -32,21 +34,18 @@ class TurnLookup:
 
     async def missing(self, feedback: turn_pb2.Feedback) -> bool:
         """Whether there is certainly no such turn, or no turn of the session. Never raises."""
-        # First on its way, then at its end: it may arrive between the two.
-        if await asyncio.to_thread(self._under_way, feedback):
-            return False
-        address = self._resolve()
-        if address is None:
-            return False
         request = environment_pb2.ListTurnsRequest(page_size=1, include_superseded=True)
         if feedback.turn_id:
             request.turn_ids.append(feedback.turn_id)
         else:
             request.session_id = feedback.session_id
         try:
+            # First on its way, then at its end: it may arrive between the two.
+            if await asyncio.to_thread(self._under_way, feedback) or (address := self._resolve()) is None:
+                return False
             async with asyncio.timeout(SECONDS), connect(address, "env_server") as channel:
                 reply = await environment_pb2_grpc.EnvironmentServiceStub(channel).ListTurns(request)
-        except (TimeoutError, grpc.RpcError, MeshError, OSError) as error:
+        except (TimeoutError, grpc.RpcError, MeshError, OSError, sqlite3.Error, DecodeError) as error:
             logger.info("whether there is the turn that feedback is on is not known: %s", error)
             return False
         return not reply.turns
