@@ -1,4 +1,4 @@
-"""Whether there is the turn or session that feedback is on."""
+"""Finding the turn or session that feedback is on."""
 
 from __future__ import annotations
 

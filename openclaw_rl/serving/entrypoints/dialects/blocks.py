@@ -1,4 +1,4 @@
-"""Responses that are streamed as a sequence of blocks: reasoning, text and tool calls."""
+"""Responses as a sequence of blocks: reasoning, text and tool calls."""
 
 from __future__ import annotations
 
