@@ -63,7 +63,11 @@ def reader(mesh: Mesh, lesson: dict[str, str], grpcurl: str, tmp_path_factory: p
     work = tmp_path_factory.mktemp("reader")
     several = next(block for file in documents() for block in blocks(file, "yaml") if "mode: distributed" in block.text)
     (work / "distributed_config.yaml").write_text(several.text)
-    return Reader(work, mesh.home.root, lesson, [str(Path(grpcurl).parent)] if "/" in grpcurl else [])
+    mine = next(block for file in documents() for block in blocks(file, "yaml") if "id: count-lines" in block.text)
+    (work / "my-tasks").mkdir()
+    (work / "my-tasks" / "mine.yaml").write_text(mine.text)
+    known = lesson | {"/srv/my-tasks": str(work / "my-tasks")}
+    return Reader(work, mesh.home.root, known, [str(Path(grpcurl).parent)] if "/" in grpcurl else [])
 
 
 @pytest.mark.parametrize("page", documents(), ids=lambda page: f"{page.parent.name}/{page.stem}")
