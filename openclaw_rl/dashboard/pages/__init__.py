@@ -30,7 +30,8 @@ class Page:
 
 
 #: In the order of the navigation.
-MODULES = ("overview", "turns", "turn", "sessions", "versions", "version", "environments", "lease", "episodes", "logs")
+MODULES = ("overview", "turns", "turn", "sessions", "learning", "versions", "version", "environments", "lease",
+           "episodes", "logs")
 
 
 def all_pages() -> list[Page]:
