@@ -65,7 +65,8 @@ class ComponentRun:
             trust_domain = credentials.identity.mesh if credentials is not None else ""
             runtime = Runtime(name=name, config=self._config, home=self._home, identified=True,
                               redactor=redact.of_component(self._config), credentials=credentials,
-                              membership=membership.of_component(self._config, self._home, name, trust_domain))
+                              membership=membership.of_component(self._config, self._home, name, trust_domain),
+                              give_up=_give_up if self._process else None)
             with activated(runtime, process=self._process):
                 if self._telemetry:
                     await asyncio.to_thread(telemetry.setup, name, self._config.telemetry, self._home)
@@ -141,6 +142,18 @@ def reason(name: str, error: Exception) -> str:
     # A fault of ours or of a library: its traceback is in the log.
     text = redact.text(" ".join(str(error).split()))[:300]
     return f"unexpected {type(error).__name__}: {text}; see `openclaw-rl logs {name}`"
+
+
+def _give_up(reason: str) -> None:
+    """End the process as by `kill -9`, which loses nothing, and tell the supervisor why; it starts a new one.
+
+    Nothing is closed: that would copy damaged pages of a write-ahead log, which a new start recognizes, to the file.
+    """
+    text = redact.text(reason)
+    logger.critical("ending, to be started again: %s", text)
+    notify.failed(text)
+    logging.shutdown()
+    os._exit(1)
 
 
 async def ended(task: asyncio.Task[None]) -> None:

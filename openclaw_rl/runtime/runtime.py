@@ -37,6 +37,7 @@ class Ambient:
         membership: in which mesh, see `rpc.membership`; None in none.
         redactor: knows the component's secrets; None knows those of the environment.
         telemetry: see `observability.state`; None is disabled.
+        give_up: ends the process at once, for a reason that only a new start mends; None where others share it.
     """
 
     credentials: object = None
@@ -44,6 +45,7 @@ class Ambient:
     identified: bool = False
     redactor: Redactor | None = None
     telemetry: object = None
+    give_up: Callable[[str], None] | None = None
 
 
 @dataclass(kw_only=True)

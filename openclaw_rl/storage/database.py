@@ -13,6 +13,7 @@ grows beyond a limit since commits never pause.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import sqlite3
@@ -23,10 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from openclaw_rl.runtime import runtime
 from openclaw_rl.runtime.alarms import Raised
 from openclaw_rl.storage import upkeep
 from openclaw_rl.storage.errors import StorageError, is_damage, is_of_the_file
-from openclaw_rl.storage.opening import check_header, open_or_replace
+from openclaw_rl.storage.opening import SUSPECTED, check_header, open_or_replace
 from openclaw_rl.storage.rewrite import REWRITTEN, rewrite
 from openclaw_rl.storage.salvage import ALL, SALVAGED, Recovery
 from openclaw_rl.storage.writer import Job, Writer
@@ -253,10 +255,15 @@ class Database:
             job.future.set_exception(reason)
 
     def _failed(self, error: sqlite3.Error) -> StorageError:
-        """What an error of the file means, which is an alarm as long as it holds: damage until the next start."""
+        """What an error of the file means, which is an alarm as long as it holds. Only a new start mends damage, so a
+        process that is this component's alone ends; in a shared one it is an alarm until then."""
         failed = StorageError.of(self.path, error)
         if is_damage(error):
             self._damage = failed.message
+            with contextlib.suppress(OSError):
+                Path(f"{self.path}{SUSPECTED}").touch()
+            if (give_up := runtime.current().give_up) is not None:
+                give_up(failed.message)
         else:
             self._failure = failed.message
         return failed

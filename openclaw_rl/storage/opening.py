@@ -15,6 +15,10 @@ from openclaw_rl.storage.wal import WalIndex
 
 logger = logging.getLogger(__name__)
 
+#: What is behind the file's name in that of an empty one, which says that damage showed while it was in use: the next
+#: start looks thoroughly, or damage that a quick check misses would end one start after the other.
+SUSPECTED = ".suspected"
+
 
 class Unusable(Exception):
     """What is in the file can't be used, and is no damage that SQLite knows: another layout, a row without sense."""
@@ -39,6 +43,7 @@ def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, la
     """
     problems: list[str] = []
     index = None if lossy else WalIndex.read(path)
+    suspected = Path(f"{path}{SUSPECTED}")
     why = ""
     try:
         if path.is_dir():
@@ -48,11 +53,12 @@ def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, la
             if index is not None and (loss := index.lost(connection)):
                 logger.error("%s: %s", path, loss)
                 problems.append(f"{path}: {loss}")
-            why = check(connection)
+            why = check(connection, thorough=suspected.exists())
         except BaseException:
             connection.close()
             raise
         if not why:
+            suspected.unlink(missing_ok=True)
             return connection, problems
         connection.close()
     except (sqlite3.DatabaseError, UnicodeDecodeError, Unusable) as error:
@@ -71,13 +77,19 @@ def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, la
     problems.append(f"{path} was damaged ({' '.join(why.split())}); it was set aside as {aside}, and a new one "
                     f"begun{saved}")
     logger.error(problems[-1])
+    suspected.unlink(missing_ok=True)
     return connection, problems
 
 
-def check(connection: sqlite3.Connection) -> str:
-    """What SQLite finds damaged in a file; empty when nothing is. It reads the whole file."""
+def check(connection: sqlite3.Connection, thorough: bool = False) -> str:
+    """What SQLite finds damaged in a file; empty when nothing is. It reads the whole file.
+
+    Args:
+        thorough: also whether the indexes have what the tables have.
+    """
+    name = "integrity_check" if thorough else "quick_check"
     # As bytes: it may quote damaged ones.
-    verdict = connection.execute("SELECT CAST(quick_check AS BLOB) FROM pragma_quick_check(1)").fetchone()[0]
+    verdict = connection.execute(f"SELECT CAST({name} AS BLOB) FROM pragma_{name}(1)").fetchone()[0]
     text = bytes(verdict).decode(errors="replace")
     return "" if text == "ok" else text
 

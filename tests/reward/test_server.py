@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -138,22 +140,64 @@ async def test_a_judge_that_can_not_start_says_why(tmp_path: Path) -> None:
         await run(config, Home(tmp_path).create())
 
 
+async def _start(home: Home, **streams: int) -> asyncio.subprocess.Process:
+    """The component's process, once it has recorded its address."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "openclaw_rl.launch.component", NAME,
+        env={**os.environ, "OPENCLAW_RL_HOME": str(home.root)}, **{"stderr": asyncio.subprocess.DEVNULL, **streams})
+    await eventually(lambda: (record := read_record(home, NAME)) is not None and record.pid == process.pid)
+    return process
+
+
+async def _status(home: Home) -> component_pb2.ComponentStatus:
+    record = read_record(home, NAME)
+    assert record is not None
+    async with connect(record.address, ours=of_mesh(home)) as channel:
+        return (await component_pb2_grpc.ComponentServiceStub(channel).GetStatus(
+            component_pb2.GetStatusRequest())).status
+
+
+@pytest.mark.slow
+async def test_damage_in_use_ends_the_process_and_the_next_one_recovers(tmp_path: Path) -> None:
+    home = Home(tmp_path).create()
+    home.config_file.write_text(yaml.safe_dump(settings("127.0.0.1:1")))
+    process = await _start(home, stderr=asyncio.subprocess.PIPE)
+    try:
+        path = home.component(NAME) / "state.db"
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=60)) as db:
+            db.execute("CREATE TABLE filling (id INTEGER PRIMARY KEY, data BLOB)")
+            db.execute("INSERT INTO filling (data) VALUES (zeroblob(100000))")
+            await eventually(lambda: not db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+            with path.open("r+b") as file:  # all but the first page, which is written anew
+                file.seek(4096)
+                file.write(b"garbage!" * ((path.stat().st_size - 4096) // 8))
+            db.execute("PRAGMA user_version = 1")  # a commit, so that nobody has the pages in memory any more
+        record = read_record(home, NAME)
+        assert record is not None
+        async with connect(record.address, ours=of_mesh(home)) as channel:
+            call = judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions()
+            with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
+                await call.write(judge_pb2.JudgeTransitionsRequest(transitions=[transition("that's wrong", "t")]))
+                await call.read()
+        _, said = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == 1 and b"ending, to be started again: " in said and b"it is damaged" in said
+        process = await _start(home)
+        alarm, = (await _status(home)).alarms
+        assert alarm.name == "state_damaged" and "it was set aside as" in alarm.message
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 @pytest.mark.slow
 async def test_kill_9_loses_nothing_and_doubles_nothing(tmp_path: Path, trainer: tuple[FakeTrainer, str]) -> None:
     """The process is killed again and again while transitions come; each becomes one sample."""
     home = Home(tmp_path).create()
     home.config_file.write_text(yaml.safe_dump(settings(trainer[1])))
-    environment = {**os.environ, "OPENCLAW_RL_HOME": str(tmp_path)}
-
-    async def start() -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "openclaw_rl.launch.component", NAME, env=environment,
-            stderr=asyncio.subprocess.DEVNULL)
-        await eventually(lambda: (record := read_record(home, NAME)) is not None and record.pid == process.pid)
-        return process
 
     pending = {str(i): transition("that's wrong", str(i)) for i in range(300)}
-    process = await start()
+    process = await _start(home)
     try:
         for kill in (True, True, False):
             record = read_record(home, NAME)
@@ -174,15 +218,11 @@ async def test_kill_9_loses_nothing_and_doubles_nothing(tmp_path: Path, trainer:
                     pass
             if pending:
                 await process.wait()
-                process = await start()
+                process = await _start(home)
         assert not pending
         await eventually(lambda: len(trainer[0].samples) == 300)
-        record = read_record(home, NAME)
-        assert record is not None
-        async with connect(record.address, ours=of_mesh(home)) as channel:
-            status = (await component_pb2_grpc.ComponentServiceStub(channel).GetStatus(
-                component_pb2.GetStatusRequest())).status
-            assert status.counters["judgements"] == status.counters["transitions"] == 300
+        status = await _status(home)
+        assert status.counters["judgements"] == status.counters["transitions"] == 300
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from openclaw_rl.runtime.runtime import Ambient, activated
 from openclaw_rl.storage import database as store_module
 from openclaw_rl.storage import upkeep
 from openclaw_rl.storage.database import FORMAT, KEEP_DAMAGED, Database, StorageError
@@ -171,6 +172,36 @@ def test_damage_that_shows_later_is_an_error_with_advice(tmp_path: Path) -> None
     assert caught.value.reason == "STORE_UNUSABLE"
     assert ("state_damaged", caught.value.message) in store.alarms()
     store.close()
+
+
+def test_damage_in_use_ends_the_process_and_the_next_start_looks_thoroughly(tmp_path: Path) -> None:
+    """Of damage that a quick check misses: an index that lacks what its table has."""
+    path = tmp_path / "state.db"
+    schema = SCHEMA + "CREATE INDEX IF NOT EXISTS by_data ON things (data);"
+    Database(path, schema=schema).close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        page = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'by_data'").fetchone()[0]
+    empty = path.read_bytes()[(page - 1) * 4096:page * 4096]
+    store = Database(path, schema=schema)
+    with store.transaction() as db:
+        db.executemany("INSERT INTO things (data) VALUES (?)", [(b"x",), (b"y",)])
+    store.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(empty)
+    told: list[str] = []
+    with activated(Ambient(give_up=told.append)):
+        store = Database(path, schema=schema)
+        with pytest.raises(StorageError), store.transaction() as db:
+            db.execute("DELETE FROM things WHERE id = 1")
+    assert not store.problems and len(told) == 1 and f"{path}: it is damaged" in told[0]
+    store.close()
+    store = Database(path, schema=schema)
+    assert len(store.problems) == 1 and "was damaged" in store.problems[0] and count(store) == 2
+    with store.transaction() as db:
+        db.execute("DELETE FROM things WHERE id = 1")
+    store.close()
+    assert not Database(path, schema=schema).problems, "the suspicion is gone"
 
 
 def _as_if_killed(store: Database, folder: Path) -> Path:
