@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from openclaw_rl.rpc.field_count import MOST_STREAMED_FIELDS, has_more_fields
+
 Request = TypeVar("Request", bound=Message)
 
 
@@ -15,9 +17,12 @@ def make_request(kind: type[Request], field: str, payloads: Iterable[bytes]) -> 
 
     Raises:
         google.protobuf.message.DecodeError: a payload is no such message.
+        ValueError: a payload has more fields than a receiver takes.
     """
     request = kind()
     messages = getattr(request, field)
     for payload in payloads:
+        if has_more_fields(payload, kind.DESCRIPTOR.fields_by_name[field].message_type, MOST_STREAMED_FIELDS - 1):
+            raise ValueError(f"it has more than {MOST_STREAMED_FIELDS - 1} fields, with those of all messages within")
         messages.add().ParseFromString(payload)
     return request

@@ -13,6 +13,7 @@ import grpc
 from openclaw_rl.rpc import membership
 from openclaw_rl.rpc.channel import MAX_MESSAGE, Credentials, connect
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error, unavailable
+from openclaw_rl.rpc.field_count import MOST_STREAMED_FIELDS
 from openclaw_rl.rpc.membership import Membership, confirm
 from openclaw_rl.rpc.reconnect import ReconnectingStream
 from openclaw_rl.storage.database import StorageError
@@ -21,8 +22,9 @@ from openclaw_rl.v1 import common_pb2
 
 logger = logging.getLogger(__name__)
 
-#: Payload bytes of one request, unless a single message has more.
-_REQUEST_BYTES = 2**20
+#: Payload bytes of one request, unless a single message has more. A field has two bytes at least, so that messages
+#: which a receiver takes one by one don't have too many fields together.
+_REQUEST_BYTES = 2 * MOST_STREAMED_FIELDS - 2**10
 #: A message that does not fit into a request at all.
 _TOO_LARGE = MAX_MESSAGE - 1024
 #: Seconds between two requests while no backlog fills them: messages that come faster share a request, and with it
@@ -136,7 +138,7 @@ class Sender:
             except (grpc.RpcError, MeshError) as error:
                 failure = error if isinstance(error, MeshError) else from_rpc_error(error)
                 if self._ours is not None:
-                    self._ours.note(failure)
+                    self._ours.note(failure, self._role)
                 if self._on_failure is not None:
                     self._on_failure(failure)
                 raise MeshError(failure.code, failure.reason, f"{address}: {failure.message}") from error

@@ -15,16 +15,12 @@ from google.protobuf.message import DecodeError
 from openclaw_rl.rpc import membership
 from openclaw_rl.rpc.auth.authorize import Authorizer
 from openclaw_rl.rpc.errors import MeshError, internal, invalid_many, unavailable, unimplemented
-from openclaw_rl.rpc.field_count import has_more_fields
+from openclaw_rl.rpc.field_count import MOST_FIELDS, MOST_STREAMED_FIELDS, has_more_fields
 from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.runtime import runtime
 from openclaw_rl.runtime.runtime import Ambient, activated
 
 logger = logging.getLogger(__name__)
-
-#: Fields of a request, with those of all messages within. Ten thousand messages of a conversation have a third of it;
-#: to parse so many takes some 50 ms, in which nothing else runs.
-MOST_FIELDS = 2**17
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -112,7 +108,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         wrap = self._generator if inspect.isasyncgenfunction(behaviour) else self._coroutine
         make = getattr(grpc, f"stream_{answers}_rpc_method_handler")
         return make(wrap(behaviour, method, handler.request_streaming, handler.response_streaming),
-                    request_deserializer=_checked(handler.request_deserializer, bounded=not handler.request_streaming),
+                    request_deserializer=_checked(handler.request_deserializer, MOST_STREAMED_FIELDS
+                                                  if handler.request_streaming else MOST_FIELDS),
                     response_serializer=handler.response_serializer)
 
     def _coroutine(self, behaviour: Callable[..., Awaitable[Any]], method: str, many: bool, streaming: bool
@@ -144,20 +141,17 @@ async def _only(requests: AsyncIterator[Any]) -> Any:
         raise MeshError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "the call has no message") from None
 
 
-def _checked(deserialize: Callable[[bytes], Any] | None, bounded: bool) -> Callable[[bytes], Any] | None:
-    """A deserializer that raises INVALID_ARGUMENT for bytes that are no message, wherever the handler reads them.
-
-    Args:
-        bounded: also for too many fields. Not for a stream of the ring, whose messages hold several that were let in.
-    """
+def _checked(deserialize: Callable[[bytes], Any] | None, most: int) -> Callable[[bytes], Any] | None:
+    """A deserializer that raises INVALID_ARGUMENT for bytes that are no message, or one of more than `most` fields,
+    wherever the handler reads them."""
     if deserialize is None:
         return None
     kind = getattr(getattr(deserialize, "__self__", None), "DESCRIPTOR", None)
 
     def checked(data: bytes) -> Any:
-        if bounded and kind is not None and has_more_fields(data, kind, MOST_FIELDS):
-            raise invalid_many([("request", f"more than {MOST_FIELDS} fields, with those of all messages within; at "
-                                 f"most {MOST_FIELDS} are allowed")])
+        if kind is not None and has_more_fields(data, kind, most):
+            raise invalid_many([("request", f"more than {most} fields, with those of all messages within; at most "
+                                 f"{most} are allowed")])
         try:
             return deserialize(data)
         except DecodeError:

@@ -11,6 +11,7 @@ from typing import Any
 
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.delivery.receiver import receive
+from openclaw_rl.delivery.requests import make_request
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.rpc.errors import unavailable
 from openclaw_rl.rpc.server import ComponentServer
@@ -116,5 +117,4 @@ def sender(outbox: Outbox, neighbour: Neighbour, **options: Any) -> Sender:
     """A sender to the neighbour, wherever it listens at the moment."""
     return Sender(outbox, lambda: neighbour.address,
                   lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
-                  lambda payloads: judge_pb2.JudgeTransitionsRequest(
-                      transitions=[turn_pb2.Transition.FromString(payload) for payload in payloads]), **options)
+                  partial(make_request, judge_pb2.JudgeTransitionsRequest, "transitions"), **options)

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import grpc
 import pytest
 
 from openclaw_rl.delivery import sender as sender_module
+from openclaw_rl.rpc.channel import connect
+from openclaw_rl.rpc.errors import from_rpc_error
+from openclaw_rl.rpc.field_count import MOST_STREAMED_FIELDS
 from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.v1 import common_pb2, judge_pb2
+from openclaw_rl.v1 import common_pb2, judge_pb2, turn_pb2
 from tests.delivery.neighbour import Neighbour, sender, transition
 from tests.support.waiting import eventually
 
@@ -206,6 +210,8 @@ async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox: Outbox, neighb
     outbox.put("good1", transition("good1"))
     outbox.put("garbage", b"\xff\xff\xff")
     outbox.put("huge", transition("huge", "x" * 17 * 2**20))
+    outbox.put("many", transition("many") + turn_pb2.Transition(
+        turn=turn_pb2.Turn(messages=[turn_pb2.ChatMessage()] * MOST_STREAMED_FIELDS)).SerializeToString())
     outbox.put("good2", transition("good2"))
     out = sender(outbox, neighbour)
     out.start()
@@ -214,6 +220,30 @@ async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox: Outbox, neighb
     assert neighbour.got() == ["good1", "good2"]
     reasons = dict(outbox.rejected())
     assert "can't be read" in reasons["garbage"] and "bytes, more than" in reasons["huge"]
+    assert "it has more than" in reasons["many"]
+
+
+async def test_a_request_of_too_many_fields_ends_its_own_stream_only(outbox: Outbox, neighbour: Neighbour) -> None:
+    await neighbour.start()
+    assert neighbour.address is not None
+    out = sender(outbox, neighbour)
+    out.start()
+    put(outbox, range(3))
+    await eventually(lambda: outbox.stats().pending == 0)
+    async with connect(neighbour.address) as channel:
+        for fields in (MOST_STREAMED_FIELDS + 1, 2 * MOST_STREAMED_FIELDS):
+            call = channel.stream_stream("/openclaw_rl.v1.JudgeService/JudgeTransitions")()
+            await call.write(b"\x0a\x00" * fields)  # transitions without content
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            refused = from_rpc_error(caught.value)
+            assert refused.reason == "INVALID_ARGUMENT"
+            assert f"more than {MOST_STREAMED_FIELDS} fields" in refused.message
+    assert outbox.connected
+    put(outbox, range(3, 6))
+    await eventually(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == [f"t{i}" for i in range(6)]
 
 
 async def test_large_messages_go_in_several_requests(outbox: Outbox, neighbour: Neighbour) -> None:

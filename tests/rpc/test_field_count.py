@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,23 @@ def test_fields_of_all_messages_within_count() -> None:
 def test_a_field_of_any_kind_counts(data: bytes) -> None:
     """Empty messages, empty texts, numbers, and fields that are not known."""
     assert has(data * 3_000_000, 2**17)
+
+
+class Counted(bytes):
+    """Counts how many of its bytes are read."""
+
+    reads = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize("entry", [b"\x0a\x00", b"\x0a\x04\x0a\x02\x18\x01"])
+def test_a_longer_request_costs_no_more(entry: bytes) -> None:
+    once, twice = Counted(entry * 2**16), Counted(entry * 2**17)
+    assert has(once, 2**12) and has(twice, 2**12)
+    assert once.reads == twice.reads > 0
 
 
 def test_what_is_no_message_is_for_the_parser() -> None:
