@@ -2,11 +2,13 @@
 
 Two meshes meet by accident: one starts on the ports of another, an address or a record is out of date. A component
 names its mesh and itself with each call (request metadata) and each answer (response headers), so both sides notice:
-the one that calls before it has sent anything, the one that is called before it has read anything.
+the one that calls before it has sent anything, the one that is called before it has read anything. The one that calls
+has a wrong address or neighbour, which is an alarm. The one that is called is well: it counts what it refuses.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 
 #: Metadata with the id of the mesh, and with the component's name, of a caller and of who answers.
 MESH_KEY, COMPONENT_KEY = "openclaw-mesh", "openclaw-component"
-#: Seconds for which a refusal is an alarm; peers retry every few seconds.
+#: Seconds for which a foreign neighbour is an alarm and a foreign caller is told of; both retry every few seconds.
 REMEMBERED = 60.0
+
+logger = logging.getLogger(__name__)
 
 Metadata = Iterable[tuple[str, str | bytes]] | None
 
@@ -40,6 +44,7 @@ class Membership:
 
     Attributes:
         metadata: what is told with each call and answer.
+        refused: calls of other meshes that this component has refused.
     """
 
     def __init__(self, mesh: str, component: str = "", clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,8 +52,11 @@ class Membership:
         self.metadata: tuple[tuple[str, str], ...] = ((MESH_KEY, mesh),)
         if component:
             self.metadata += ((COMPONENT_KEY, component),)
+        self.refused = 0
         self._clock = clock
-        self._refused: tuple[str, float] | None = None  # the last refusal, and when
+        self._caller: tuple[str, float] | None = None  # the last one that was refused, and when
+        self._logged: float | None = None  # when a refusal was last logged
+        self._foreign: dict[str, tuple[str, float]] = {}  # neighbour -> that another mesh answers for it, and when
 
     def admit(self, metadata: Metadata, method: str, *, certified: bool) -> None:
         """Admit or refuse a call by what it says of itself.
@@ -71,8 +79,8 @@ class Membership:
         internal = rule is not None and rule.scope is None
         if mesh and mesh != self.mesh:
             caller = component or "a client"
-            self._refused = (f"{caller} of the mesh {mesh} calls {rpc} here and is refused: correct the address of "
-                             f"{self.component} in its configuration, or stop it"), self._clock()
+            self._refuse(f"{caller} of the mesh {mesh} calls {rpc} here and is refused: correct the address of "
+                         f"{self.component} in its configuration, or stop it")
             raise self._wrong(mesh, f"{caller} of the mesh {mesh} calls {self.component} of the mesh {self.mesh}: "
                               f"correct its address of {self.component}; `openclaw-rl status` tells the addresses of a "
                               "mesh. Nothing was taken")
@@ -101,23 +109,38 @@ class Membership:
             text = (f"{component or 'the component'}{where} is of the mesh {mesh}, not of this mesh {self.mesh}: "
                     f"correct the address of {expected or 'the component'}, or end what has taken its port; nothing "
                     "was sent")
-            self._refused = text, self._clock()
+            self._foreign[expected] = text, self._clock()
             raise self._wrong(mesh, text)
         if component and expected and component != expected:
             raise MeshError(grpc.StatusCode.FAILED_PRECONDITION, "WRONG_COMPONENT",
                             f"{component} answers{where}, not {expected}: correct the address",
                             metadata={"expected": expected, "found": component})
+        if mesh:
+            self._foreign.pop(expected, None)
 
-    def note(self, error: MeshError) -> None:
-        """Note what ended a call of this side, for the alarm: a server refuses before it says who it is."""
+    def note(self, error: MeshError, expected: str = "") -> None:
+        """Note what ended a call to `expected`, for the alarm: a server refuses before it says who it is."""
         if error.reason == "WRONG_MESH":
-            self._refused = error.message, self._clock()
+            self._foreign[expected] = error.message, self._clock()
 
     def alarms(self) -> Sequence[Raised]:
-        """The alarm `wrong_mesh`, while somebody of another mesh was met lately."""
-        if self._refused is None or self._clock() - self._refused[1] > REMEMBERED:
-            return ()
-        return (("wrong_mesh", self._refused[0]),)
+        """The alarm `wrong_mesh`, until the right neighbour answers, or for a minute after the last attempt."""
+        now = self._clock()
+        return [("wrong_mesh", text) for text, at in tuple(self._foreign.values()) if now - at <= REMEMBERED]
+
+    def refusals(self) -> str:
+        """A remark about foreign callers of the last minute, "" without any. It is no alarm: nothing is wrong here."""
+        if self._caller is None or self._clock() - self._caller[1] > REMEMBERED:
+            return ""
+        return f"{self._caller[0]} ({self.refused} calls of other meshes refused)"
+
+    def _refuse(self, text: str) -> None:
+        now = self._clock()
+        self.refused += 1
+        self._caller = text, now
+        if self._logged is None or now - self._logged >= REMEMBERED:
+            self._logged = now
+            logger.warning("%s", self.refusals())
 
     def _wrong(self, found: str, message: str) -> MeshError:
         return MeshError(grpc.StatusCode.FAILED_PRECONDITION, "WRONG_MESH", message,
@@ -203,10 +226,10 @@ async def confirm(call: Any, expected: str = "", address: str = "", ours: Member
         raise
 
 
-def note(error: Exception) -> None:
+def note(error: Exception, expected: str) -> None:
     """`Membership.note` of the current membership, for an error of gRPC or of the mesh; nothing for any other."""
     if (ours := current()) is not None and isinstance(error, grpc.RpcError | MeshError):
-        ours.note(error if isinstance(error, MeshError) else from_rpc_error(error))
+        ours.note(error if isinstance(error, MeshError) else from_rpc_error(error), expected)
 
 
 def _named(metadata: Metadata) -> tuple[str, str]:

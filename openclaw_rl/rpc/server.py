@@ -304,6 +304,8 @@ class ComponentServer:
         ours = membership.current()
         if ours is not None:
             raised += ours.alarms()
+            status.gauges["foreign_calls_refused"] = ours.refused
+            status.detail = "; ".join(filter(None, [status.detail, ours.refusals()]))
         self._alarms.report(status, raised)
         telemetry.report(status)
         if self._draining:

@@ -68,8 +68,12 @@ func (c *component) status() *pb.ComponentStatus {
 	waiting.Lock()
 	trouble := waiting.trouble
 	outbox.Pending, outbox.PendingBytes = waiting.samples, waiting.bytes
-	status.Gauges = map[string]float64{"queue": float64(waiting.queue)}
+	refused, remark := c.membership.refusals()
+	status.Gauges = map[string]float64{"queue": float64(waiting.queue), "foreign_calls_refused": float64(refused)}
 	waiting.Unlock()
+	if remark != "" {
+		status.Detail += "; " + remark
+	}
 	if !oldest.IsZero() {
 		outbox.OldestAge = durationpb.New(time.Since(oldest))
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -13,7 +14,7 @@ import (
 	openclaw "github.com/openclaw-rl/openclaw-rl/clients/go"
 )
 
-// remembered is how long a meeting with another mesh is an alarm; its senders try again every few seconds.
+// remembered is how long a foreign neighbour is an alarm, and a foreign caller told of; both try again every few seconds.
 const remembered = time.Minute
 
 // membership is the mesh that we belong to, and the refusal of those of another one.
@@ -21,8 +22,13 @@ type membership struct {
 	id string // "" when it was given none
 
 	lock sync.Mutex
-	met  string // the last refusal, and when
+	met  string // that the next component is of another mesh, and when that was seen
 	at   time.Time
+
+	refused  int    // calls of other meshes
+	caller   string // the last of them, and when
+	calledAt time.Time
+	loggedAt time.Time
 }
 
 // admit refuses a caller of another mesh, and a ring stream that names none where no certificate does.
@@ -44,7 +50,7 @@ func (m *membership) admit(ctx context.Context, method string, certified bool) e
 		if caller == "" {
 			caller = "a client"
 		}
-		m.meet(fmt.Sprintf("%s of the mesh %s calls here and is refused: correct the address of prm_judge in its configuration, or stop it", caller, mesh))
+		m.refuse(fmt.Sprintf("%s of the mesh %s calls here and is refused: correct the address of prm_judge in its configuration, or stop it", caller, mesh))
 		return refuse(fmt.Sprintf("%s of the mesh %s calls prm_judge of the mesh %s: correct its address of prm_judge; `openclaw-rl status` tells the addresses of a mesh. Nothing was taken", caller, mesh, m.id))
 	case m.id != "" && mesh == "" && ring && !certified:
 		return refuse(fmt.Sprintf("JudgeTransitions is for components of the mesh %s, and the caller names none: send the metadata %s: %[1]s (grpcurl -H), or set OPENCLAW_RL_MESH", m.id, openclaw.MeshKey))
@@ -68,6 +74,28 @@ func (m *membership) note(err *openclaw.Error) {
 	if err.Reason == openclaw.ReasonWrongMesh {
 		m.meet(err.Error())
 	}
+}
+
+func (m *membership) refuse(what string) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.refused++
+	m.caller, m.calledAt = what, time.Now()
+	if time.Since(m.loggedAt) >= remembered {
+		m.loggedAt = m.calledAt
+		slog.Warn(what, "refused", m.refused)
+	}
+}
+
+// refusals are how many calls of other meshes were refused, and a remark about those of the last minute. It is no alarm:
+// nothing is wrong here.
+func (m *membership) refusals() (int, string) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	if time.Since(m.calledAt) > remembered {
+		return m.refused, ""
+	}
+	return m.refused, m.caller
 }
 
 func (m *membership) meet(what string) {

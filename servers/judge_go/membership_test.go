@@ -78,8 +78,10 @@ func TestTransitionsOfAnotherMeshAreRefused(t *testing.T) {
 			t.Errorf("%s of %q: %v", c.component, c.mesh, err)
 		}
 	}
-	if met := alarm(t, judge); !strings.Contains(met, "mesh-b") {
-		t.Error("alarm:", met)
+	status, err := judge.Status(t.Context())
+	if err != nil || len(status.Alarms) > 0 || status.Gauges["foreign_calls_refused"] == 0 ||
+		!strings.Contains(status.Detail, "env_server of the mesh mesh-b calls here") {
+		t.Error(status, err)
 	}
 }
 

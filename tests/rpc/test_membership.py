@@ -96,8 +96,10 @@ async def test_another_mesh_is_refused_by_name(server: ComponentServer, judge: J
     with pytest.raises(grpc.aio.AioRpcError):
         await status(server.address, Membership("mesh-a"))
     assert not judge.taken
-    alarm, = server.status().alarms
-    assert alarm.name == "wrong_mesh" and "a client of the mesh mesh-a calls GetStatus here" in alarm.message
+    told = server.status()
+    assert not told.alarms and told.state == component_pb2.COMPONENT_STATE_RUNNING, "the fault is the caller's"
+    assert told.gauges["foreign_calls_refused"] == 2
+    assert "a client of the mesh mesh-a calls GetStatus here" in told.detail
 
 
 async def test_who_names_no_mesh_may_ask_and_not_send(server: ComponentServer) -> None:
@@ -106,7 +108,7 @@ async def test_who_names_no_mesh_may_ask_and_not_send(server: ComponentServer) -
     assert set(await call.initial_metadata()) >= {(MESH_KEY, "mesh-b"), (COMPONENT_KEY, "prm_judge")}
     error = await refused(server.address, None)
     assert error.reason == "WRONG_MESH" and "send the metadata openclaw-mesh: mesh-b (grpcurl -H)" in error.message
-    assert not server.status().alarms, "nobody of another mesh was there"
+    assert not server.status().gauges["foreign_calls_refused"], "nobody of another mesh was there"
 
 
 async def test_another_component_has_no_business_there(server: ComponentServer) -> None:
@@ -181,14 +183,44 @@ async def test_all_calls_of_a_channel_name_the_mesh(server: ComponentServer) -> 
         assert await asyncio.to_thread(calls) == {"prm_judge"}
 
 
-def test_a_meeting_is_an_alarm_for_a_minute() -> None:
+def test_a_foreign_neighbour_is_an_alarm_until_the_right_one_answers() -> None:
+    now = [100.0]
+    ours = Membership("mesh-b", "env_server", clock=lambda: now[0])
+
+    def meet(mesh: str, expected: str) -> None:
+        ours.check_peer([(MESH_KEY, mesh)], expected, "127.0.0.1:1")
+
+    with pytest.raises(MeshError) as found:
+        meet("mesh-a", "prm_judge")
+    ours.note(found.value, "policy_server")  # that refused before it said who it is
+    meet("mesh-b", "policy_server")
+    (name, text), = ours.alarms()
+    assert name == "wrong_mesh" and "correct the address of prm_judge" in text
+    meet("mesh-b", "prm_judge")
+    assert not ours.alarms()
+    with pytest.raises(MeshError):
+        meet("mesh-a", "prm_judge")
+    now[0] += REMEMBERED + 1
+    assert not ours.alarms() and not ours.refused
+
+
+def test_a_foreign_caller_is_counted_told_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
     ours = Membership("mesh-b", "prm_judge", clock=lambda: now[0])
-    with pytest.raises(MeshError):
-        ours.admit([(MESH_KEY, "mesh-a")], "/openclaw_rl.v1.JudgeService/Judge", certified=True)
-    assert [name for name, _ in ours.alarms()] == ["wrong_mesh"]
-    now[0] += REMEMBERED + 1
-    assert not ours.alarms()
+
+    def call() -> None:
+        with pytest.raises(MeshError):
+            ours.admit([(MESH_KEY, "mesh-a")], "/openclaw_rl.v1.JudgeService/Judge", certified=True)
+
+    for _ in range(30):
+        call()
+        now[0] += 1
+    assert ours.refused == 30 and not ours.alarms() and len(caplog.records) == 1
+    assert "a client of the mesh mesh-a calls Judge here" in ours.refusals()
+    now[0] += REMEMBERED
+    assert not ours.refusals()
+    call()
+    assert len(caplog.records) == 2 and "31 calls of other meshes refused" in caplog.text
 
 
 def test_a_certificate_names_the_mesh_of_a_stream() -> None:

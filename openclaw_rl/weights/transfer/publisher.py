@@ -180,7 +180,7 @@ class WeightPublisher:
                 raise TryAgain("the policy server closed the stream")
         except Exception as error:
             ended = error_text(error)
-            note(error)
+            note(error, "policy_server")
             raise
         finally:
             if self._transfer is not None:

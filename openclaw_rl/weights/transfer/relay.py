@@ -98,7 +98,7 @@ class WeightRelay:
                 stub = PolicyServiceStub(channel)
                 await together([self._watch(stub), self._watch_own(), self._follow(stub)], "it cancelled a call")
         except Exception as error:
-            note(error)
+            note(error, "policy_server")
             raise
         finally:
             self._peer = self._fetching = None

@@ -70,12 +70,13 @@ export class Component {
     const waits = messages > 0 && !sender.connected;
     const { trouble } = membership;
     const sinceMs = trouble ? (this.wrongMeshSince ??= Date.now()) : (this.wrongMeshSince = undefined);
+    const waiting = waits ? `${messages} transitions wait on disk for prm_judge: ${why}` : "";
     const running = trouble ? ComponentState.DEGRADED : ComponentState.RUNNING;
     return create(ComponentStatusSchema, {
       name: NAME,
       meshId: membership.id,
       state: this.stopping.signal.aborted ? ComponentState.DRAINING : running,
-      detail: trouble || (waits ? `${messages} transitions wait on disk for prm_judge: ${why}` : ""),
+      detail: [trouble || waiting, membership.refusals].filter(Boolean).join("; "),
       alarms: trouble ? [{ name: "wrong_mesh", message: trouble, since: timestampFromMs(sinceMs!) }] : [],
       pid: BigInt(process.pid),
       address: this.address,
@@ -90,7 +91,12 @@ export class Component {
         leases_expired: BigInt(pool.counts.leases_expired),
         steps: BigInt(pool.counts.steps),
       },
-      gauges: { sessions_open: sessions, leases_running: pool.running.length, leases_waiting: pool.waitingCount },
+      gauges: {
+        sessions_open: sessions,
+        leases_running: pool.running.length,
+        leases_waiting: pool.waitingCount,
+        foreign_calls_refused: membership.refused,
+      },
       outboxes: [
         {
           name: "transitions",

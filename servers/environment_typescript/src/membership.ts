@@ -1,12 +1,16 @@
 /** The mesh that this server belongs to, and the refusal of those of another one. */
 import { identity, MESH_KEY, MeshError, named } from "@openclaw-rl/client";
 
-const REMEMBERED_MS = 60_000; // senders of another mesh try again every few seconds
+const REMEMBERED_MS = 60_000; // a foreign neighbour and a foreign caller try again every few seconds
 
 export class Membership {
   /** What is told with each answer. */
   readonly headers: Record<string, string>;
+  /** Calls of other meshes that were refused. */
+  refused = 0;
   private met: { what: string; at: number } | undefined;
+  private caller: { what: string; at: number } | undefined;
+  private loggedAt = -Infinity;
 
   /** @param id of the mesh; "" when it was given none. */
   constructor(
@@ -31,7 +35,7 @@ export class Membership {
     }
     if (mesh && mesh !== this.id) {
       const caller = component || "a client";
-      this.meet(
+      this.refuse(
         `${caller} of the mesh ${mesh} calls here and is refused: correct the address of ${this.name} in its ` +
           "configuration, or stop it",
       );
@@ -64,6 +68,20 @@ export class Membership {
   /** The alarm `wrong_mesh`; "" when there is none. */
   get trouble(): string {
     return this.met && Date.now() - this.met.at < REMEMBERED_MS ? this.met.what : "";
+  }
+
+  /** A remark about foreign callers of the last minute, "" without any. It is no alarm: nothing is wrong here. */
+  get refusals(): string {
+    return this.caller && Date.now() - this.caller.at < REMEMBERED_MS ? this.caller.what : "";
+  }
+
+  private refuse(what: string): void {
+    const at = Date.now();
+    this.refused++;
+    this.caller = { what, at };
+    if (at - this.loggedAt < REMEMBERED_MS) return;
+    this.loggedAt = at;
+    console.warn(`${what} (${this.refused} calls of other meshes refused)`);
   }
 
   private meet(what: string): void {

@@ -66,7 +66,11 @@ test("another mesh is refused on both sides, and nothing of it is taken or sent"
   const wrong = async (): Promise<string> =>
     (await environment.status()).alarms.find(({ name }) => name === "wrong_mesh")?.message ?? "";
   await until(async () => /mesh-b, and mesh-a is expected/.test(await wrong())); // the judge's
-  assert.equal((await environment.status()).meshId, OURS);
+  const told = await environment.status();
+  assert.equal(told.meshId, OURS);
+  assert.equal(told.gauges["foreign_calls_refused"], 2);
+  assert.match(told.detail, /policy_server of the mesh mesh-b calls here/);
+  assert.doesNotMatch(told.alarms.map(({ message }) => message).join(), /calls here/); // the fault is the caller's
   assert.equal(next.got.length, 0);
   next.mesh = OURS; // the right one is there again
   await until(() => next.got.length === 1);

@@ -48,12 +48,14 @@ impl Board {
         let mut counters: HashMap<String, i64> = desk.counters().into_iter().collect();
         counters.insert("api_retries".into(), desk.upstream.retries() as i64);
         let oldest = self.store.oldest().filter(|_| delivery.pending > 0);
+        let (refused, remark) = self.membership.refusals();
         let gauges = [
             ("qps", self.rate(counters.get("requests").copied().unwrap_or(0))),
             ("running", desk.running.load(Ordering::Relaxed) as f64),
             ("tokens_per_s", 0.0),
             ("version", active.version as f64),
             ("playbook_entries", active.entries as f64),
+            ("foreign_calls_refused", refused as f64),
         ];
         let alarms = self.alarms(&delivery, oldest);
         let state = if *self.phase.borrow() != Phase::Serving {
@@ -63,7 +65,7 @@ impl Board {
         } else {
             ComponentState::Degraded
         };
-        let details = alarms.iter().map(|alarm| alarm.message.clone()).chain([desk.versions.pin()]);
+        let details = alarms.iter().map(|alarm| alarm.message.clone()).chain([desk.versions.pin(), remark]);
         v1::ComponentStatus {
             name: "policy_server".into(),
             state: state.into(),

@@ -7,7 +7,7 @@ use std::{
 use http::{HeaderMap, HeaderValue};
 use openclaw_rl_client::{Code, Error, MESH_KEY, MESH_VARIABLE, Mesh, Result};
 
-/// How long a meeting with another mesh is an alarm; its senders try again every few seconds.
+/// How long a foreign neighbour is an alarm, and a foreign caller told of; both try again every few seconds.
 const REMEMBERED: Duration = Duration::from_secs(60);
 const NAME: &str = "policy_server";
 
@@ -15,6 +15,15 @@ pub struct Membership {
     own: Mesh,
     headers: Vec<(&'static str, HeaderValue)>,
     met: Mutex<Option<(String, Instant)>>,
+    refused: Mutex<Refused>,
+}
+
+/// Calls of other meshes: how many were refused, the last of them, and when one was last logged.
+#[derive(Default)]
+struct Refused {
+    count: u64,
+    last: Option<(String, Instant)>,
+    logged: Option<Instant>,
 }
 
 impl Membership {
@@ -23,7 +32,7 @@ impl Membership {
         let component = if id.is_empty() { String::new() } else { NAME.into() };
         let own = Mesh { id, component };
         let headers = own.headers()?;
-        Ok(Self { own, headers, met: Mutex::default() })
+        Ok(Self { own, headers, met: Mutex::default(), refused: Mutex::default() })
     }
 
     pub fn id(&self) -> &str {
@@ -65,7 +74,7 @@ impl Membership {
         if !caller.id.is_empty() && caller.id != *own {
             let who = if caller.component.is_empty() { "a client" } else { &caller.component };
             let who = format!("{who} of the mesh {}", caller.id);
-            self.meet(format!(
+            self.refuse(format!(
                 "{who} calls here and is refused: correct the address of {NAME} in its configuration, or stop it"
             ));
             let text = format!(
@@ -102,6 +111,24 @@ impl Membership {
         }
     }
 
+    /// How many calls of other meshes were refused, and a remark about those of the last minute. It is no alarm: nothing
+    /// is wrong here.
+    pub fn refusals(&self) -> (u64, String) {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = refused.last.as_ref().filter(|(_, at)| at.elapsed() < REMEMBERED);
+        (refused.count, last.map(|(what, _)| what.clone()).unwrap_or_default())
+    }
+
+    fn refuse(&self, what: String) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.count += 1;
+        if refused.logged.is_none_or(|at| at.elapsed() >= REMEMBERED) {
+            refused.logged = Some(Instant::now());
+            log!("{what} ({} calls of other meshes refused)", refused.count);
+        }
+        refused.last = Some((what, Instant::now()));
+    }
+
     fn meet(&self, what: String) {
         *self.met.lock().unwrap_or_else(PoisonError::into_inner) = Some((what, Instant::now()));
     }
@@ -134,10 +161,11 @@ mod tests {
         assert_eq!(reason(&from("ours", "prm_judge"), SYNC), "WRONG_ROLE");
         assert_eq!(reason(&HeaderMap::new(), SYNC), "WRONG_MESH");
         assert_eq!(reason(&HeaderMap::new(), "/openclaw_rl.v1.PolicyService/Chat"), "");
-        assert!(ours.trouble().is_none());
+        assert_eq!(ours.refusals(), (0, String::new()));
         assert_eq!(reason(&from("theirs", ""), "/openclaw_rl.v1.PolicyService/Chat"), "WRONG_MESH");
         assert_eq!(reason(&from("theirs", ""), "/grpc.health.v1.Health/Check"), "");
-        assert!(ours.trouble().unwrap().contains("theirs"));
+        let (count, remark) = ours.refusals();
+        assert!(count == 1 && remark.contains("theirs") && ours.trouble().is_none(), "{remark}");
         assert!(ours.admit(&HeaderMap::new(), SYNC, true).is_ok());
     }
 

@@ -33,7 +33,9 @@ async fn another_mesh_is_refused() {
     sync(&client(&server.address, OURS, Some(Role::Trainer))).await.unwrap();
     let judge = client(&server.address, OURS, Some(Role::Judge));
     assert_eq!(reason(sync(&judge).await), (Code::PermissionDenied, "WRONG_ROLE".into()));
-    assert!(wrong_mesh(&anybody).await.unwrap().contains("mesh-b"));
+    let status = anybody.component().status().await.unwrap();
+    assert!(status.alarms.is_empty() && status.detail.contains("trainer of the mesh mesh-b calls here"), "{status:?}");
+    assert_eq!(status.gauges["foreign_calls_refused"], 2.0);
 }
 
 #[tokio::test]

@@ -10,6 +10,8 @@ import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.function.LongConsumer;
 import java.util.function.Supplier;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.openclaw.rl.Contract;
 import org.openclaw.rl.v1.Alarm;
 import org.openclaw.rl.v1.ComponentServiceGrpc;
@@ -66,7 +68,7 @@ final class ComponentServicer extends ComponentServiceGrpc.ComponentServiceImplB
     Samples.Waiting waiting = samples.waiting();
     ComponentStatus.Builder status = basics.get().setName("trainer").setPid(ProcessHandle.current().pid())
         .setPackageVersion("0.1.0").setContractVersion(Contract.CONTRACT_VERSION).setStartedAt(startedAt)
-        .setPolicyVersion(versions.head()).setHost(host).setDetail(trainer.missing())
+        .setPolicyVersion(versions.head()).setHost(host)
         .putCounters("samples_accepted", store.number("accepted"))
         .putCounters("samples_trained", store.number("trained"))
         .putCounters("updates", store.number("updates"))
@@ -74,6 +76,8 @@ final class ComponentServicer extends ComponentServiceGrpc.ComponentServiceImplB
         .putGauges("pending", waiting.total()).putGauges("rebuilding", waiting.again()).putGauges("open_streams", streams.count())
         .putGauges("training", trainer.training() ? 1 : 0)
         .putGauges("paused", trainer.paused() ? 1 : 0).putAllDropped(samples.dropped());
+    status.setDetail(Stream.of(trainer.missing(), status.getDetail()).filter(text -> !text.isEmpty())
+        .collect(Collectors.joining("; ")));
     for (Alarm alarm : status.getAlarmsList()) {
       status.setDetail(alarm.getMessage() + "; " + status.getDetail());
     }

@@ -11,13 +11,15 @@ import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import java.util.Map;
 import java.util.Optional;
+import java.util.logging.Logger;
 import org.openclaw.rl.Mesh;
 
 /** The mesh that the trainer belongs to, and the refusal of those of another one. */
 final class Membership implements ServerInterceptor {
   static final String WRONG_MESH = "WRONG_MESH";
 
-  /** Nanoseconds for which a meeting with another mesh is an alarm; its senders try again every few seconds. */
+  private static final Logger LOG = Logger.getLogger(Membership.class.getName());
+  /** Nanoseconds for which a foreign neighbour is an alarm and a foreign caller told of; both try again every few seconds. */
   private static final long REMEMBERED = 60_000_000_000L;
   private static final Map<String, String> CALLERS = Map.of(
       "openclaw_rl.v1.TrainerService/SubmitSamples", "prm_judge",
@@ -28,6 +30,9 @@ final class Membership implements ServerInterceptor {
   private final Mesh own;
   private final boolean certified;
   private volatile Met met;
+  private long refused; // calls of other meshes
+  private Met caller; // the last of them
+  private Met logged;
 
   /**
    * Of a trainer in a mesh.
@@ -74,7 +79,7 @@ final class Membership implements ServerInterceptor {
     }
     if (!caller.id().isEmpty() && !caller.id().equals(own.id())) {
       String who = (caller.component().isEmpty() ? "a client" : caller.component()) + " of the mesh " + caller.id();
-      meet(who + " calls here and is refused: correct the address of trainer in its configuration, or stop it");
+      refused(who + " calls here and is refused: correct the address of trainer in its configuration, or stop it");
       return wrong(caller.id(), who + " calls trainer of the mesh " + own.id() + ": correct its address of trainer;"
           + " `openclaw-rl status` tells the addresses of a mesh. Nothing was taken");
     }
@@ -108,6 +113,29 @@ final class Membership implements ServerInterceptor {
     }
   }
 
+  private synchronized void refused(String what) {
+    refused++;
+    caller = new Met(what, System.nanoTime());
+    if (!recent(logged)) {
+      logged = caller;
+      LOG.warning(what + " (" + refused + " calls of other meshes refused)");
+    }
+  }
+
+  /** Calls of other meshes that were refused. */
+  synchronized long refused() {
+    return refused;
+  }
+
+  /** A remark about foreign callers of the last minute, empty without any. It is no alarm: nothing is wrong here. */
+  synchronized String refusals() {
+    return recent(caller) ? caller.what() : "";
+  }
+
+  private static boolean recent(Met met) {
+    return met != null && System.nanoTime() - met.at() <= REMEMBERED;
+  }
+
   /** Notes that another mesh was met. */
   void meet(String what) {
     met = new Met(what, System.nanoTime());
@@ -116,6 +144,6 @@ final class Membership implements ServerInterceptor {
   /** The alarm; empty when there is none. */
   Optional<String> trouble() {
     Met last = met;
-    return last == null || System.nanoTime() - last.at() > REMEMBERED ? Optional.empty() : Optional.of(last.what());
+    return recent(last) ? Optional.of(last.what()) : Optional.empty();
   }
 }

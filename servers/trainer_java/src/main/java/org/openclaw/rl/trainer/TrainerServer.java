@@ -143,7 +143,8 @@ final class TrainerServer implements AutoCloseable {
   }
 
   private ComponentStatus.Builder basics() {
-    ComponentStatus.Builder status = ComponentStatus.newBuilder().setAddress(address()).setMeshId(membership.id());
+    ComponentStatus.Builder status = ComponentStatus.newBuilder().setAddress(address()).setMeshId(membership.id())
+        .putGauges("foreign_calls_refused", membership.refused()).setDetail(membership.refusals());
     String trouble = membership.trouble().orElse("");
     double now = Samples.now();
     wrongMeshSince = trouble.isEmpty() ? 0 : wrongMeshSince == 0 ? now : wrongMeshSince;

@@ -167,7 +167,9 @@ class TrainerServerTest {
     try (TrainerClient anybody = TrainerClient.open(options)) {
       assertEquals("trainer", anybody.status().getName());
     }
-    assertTrue(wrongMesh().orElseThrow().getMessage().contains("mesh-b"));
+    assertTrue(wrongMesh().isEmpty());
+    assertTrue(client.status().getDetail().contains("prm_judge of the mesh mesh-b calls here"));
+    assertTrue(client.status().getGaugesOrThrow("foreign_calls_refused") > 0);
     assertEquals(List.of(), client.samples(List.of("u")));
   }
 
