@@ -139,6 +139,12 @@ def answering(name: str, status: ComponentStatus, address: str | None, *, ours: 
                            status.host, ours=ours)
 
 
+def elsewhere(name: str, address: str, foreign: str) -> ComponentReport:
+    """The report of one that is not ours and does not answer; `foreign`: that another mesh does, as a sentence."""
+    why = foreign or f"does not answer at {address}"
+    return ComponentReport(name, "STOPPED", address=address, detail=f"{why} (components.{name}.address)")
+
+
 @dataclass(frozen=True)
 class Answer:
     """What an address says to the question for a component's status."""

@@ -14,6 +14,7 @@ from openclaw_rl.launch.mesh_report import (
     State,
     answering,
     ask,
+    elsewhere,
 )
 from openclaw_rl.launch.supervisor import Process, Supervisor
 from openclaw_rl.runtime import mesh_file
@@ -77,8 +78,7 @@ def _component(home: Home, config: Config, name: str, process: Process | None, g
             found.detail = found.detail or process.progress
         return found
     if section.address:
-        why = answer.foreign or f"does not answer at {address}"
-        return ComponentReport(name, "STOPPED", address=address, detail=f"{why} (components.{name}.address)")
+        return elsewhere(name, section.address, answer.foreign)
     if process is None or process.state == "STOPPED":
         detail = "" if section.enabled else f"not enabled (components.{name}.enabled)"
         return ComponentReport(name, "STOPPED", detail=detail or answer.foreign or gone)

@@ -63,26 +63,26 @@ class BatchBuilder:
             logger.info("%d of the step's %d samples repeat others of it and count once", len(samples) - len(new),
                         len(samples))
         examples, baseline = [self._adapter.example(sample) for sample in new], 0.0
+        lineage = self._store.versions.lineage(self._store.versions.head)
         if self._adapter.algorithm == "combine":
-            baseline = self._baseline()
+            baseline = self._baseline(lineage)
             examples = [replace(example, baseline=baseline) for example in examples]
-        shown = self._shown_again()
+        shown = self._shown_again(lineage)
         replayed = {"replayed": " ".join(example.turn_id for example in shown)} if shown else {}
         return Batch(samples, [*examples, *shown], self._adapter.algorithm, self._adapter.settings() | replayed,
                      {"replayed": float(len(shown)), "repeated": float(len(samples) - len(new)),
                       "score_baseline": baseline})
 
-    def _shown_again(self) -> list[Example]:
+    def _shown_again(self, lineage: Sequence[int]) -> list[Example]:
         """Return what earlier versions learned from and this step is to keep in mind."""
-        old = map(self._adapter.example, self._store.replay.draw(self._store.versions.head, self._adapter.replay))
+        old = map(self._adapter.example, self._store.replay.draw(lineage, self._adapter.replay))
         part = slice(REPLAY_TOKENS)
         return [replace(example, replayed=True, response_ids=example.response_ids[part],
                         behaviour=example.behaviour[part], versions=example.versions[part])
                 for example in old if example.teacher_prompt_ids is not None]
 
-    def _baseline(self) -> float:
+    def _baseline(self, lineage: Sequence[int]) -> float:
         """Return the mean score of the newest live turns, as if UNKNOWN neutral ones had come before."""
-        lineage = self._store.versions.lineage(self._store.versions.head)
         live = self._store.scores.recent(lineage, BASELINE_TURNS)
         return (live.up - live.down) / (live.turns + UNKNOWN)
 

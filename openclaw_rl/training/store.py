@@ -81,7 +81,7 @@ class TrainerStore:
         self._forgetting = Forgetting(self._samples, self._groups, self.versions, self.counters)
         self.samples = SampleBuffer(self.database, config, self._samples, self._groups, self.versions, self.counters,
                                     tokens)
-        self.replay = Replay(self._samples, self.samples, self.versions)
+        self.replay = Replay(self._samples, self.samples)
         self.episodes = EpisodeBuffer(self.database, self._groups, self._group_table, self._samples, self.samples)
         self.intake = Intake(self.database, config, self._samples, self._group_table, self.scores, self.counters,
                              self._groups, self.samples, self._tombstones, tokens, mesh_id)

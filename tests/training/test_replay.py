@@ -37,7 +37,7 @@ class Rig:
 
     def draw(self, count: int = 99) -> set[str]:
         return {sample.transition.turn.turn_id
-                for sample in self.store.replay.draw(self.store.versions.head, count)}
+                for sample in self.store.replay.draw(self.store.versions.lineage(self.store.versions.head), count)}
 
 
 def hinted(turn_id: str) -> turn_pb2.Sample:

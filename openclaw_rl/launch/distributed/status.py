@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from openclaw_rl.launch.distributed.host_agent import hosts_file
-from openclaw_rl.launch.mesh_report import CRASHES, ComponentReport, MeshReport, answering, ask
+from openclaw_rl.launch.mesh_report import CRASHES, ComponentReport, MeshReport, answering, ask, elsewhere
 from openclaw_rl.runtime.alarms import duration
 from openclaw_rl.runtime.home import COMPONENTS, Home
 from openclaw_rl.runtime.mesh_file import MeshFile
@@ -44,8 +44,7 @@ def _component(home: Home, mesh: MeshFile, name: str, told: dict[str, Any] | Non
         found.host = host or found.host
         return found
     if not host:
-        why = answer.foreign or f"does not answer at {address}"
-        return ComponentReport(name, "STOPPED", address=address, detail=f"{why} (components.{name}.address)")
+        return elsewhere(name, address, answer.foreign)
     silent = ComponentReport(name, "DEGRADED", address=address, host=host)
     entry: dict[str, Any] = (told or {}).get("components", {}).get(name, {})
     silent.pid, silent.crashes = entry.get("pid"), entry.get("failures", 0)

@@ -17,10 +17,10 @@ What that means for a sample:
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from openclaw_rl.training.buffer.sample_buffer import SampleBuffer
 from openclaw_rl.training.tables.samples import SampleTable
-from openclaw_rl.training.tables.versions import VersionTable
 from openclaw_rl.v1 import turn_pb2
 
 #: Versions whose samples may be drawn; the pool rarely reaches back so far.
@@ -34,12 +34,13 @@ class Replay:
         StorageError: the file can't be read or written.
     """
 
-    def __init__(self, table: SampleTable, samples: SampleBuffer, versions: VersionTable) -> None:
-        self._table, self._samples, self._versions = table, samples, versions
+    def __init__(self, table: SampleTable, samples: SampleBuffer) -> None:
+        self._table, self._samples = table, samples
 
-    def draw(self, head: int, count: int) -> list[turn_pb2.Sample]:
-        """Return at most `count` samples of the pool of a version. The same of the same version, so that a step that
-        was broken off is the same when it comes again."""
-        rows = self._table.replayable(self._versions.lineage(head)[:_HISTORY])
-        chosen = random.Random(head).sample(rows, min(count, len(rows)))
+    def draw(self, lineage: Sequence[int], count: int) -> list[turn_pb2.Sample]:
+        """Return at most `count` samples of the pool of a version, the first of `lineage`. They are the same each time,
+        so that a step that was broken off is the same when it comes again."""
+        if not (rows := self._table.replayable(lineage[:_HISTORY])):
+            return []
+        chosen = random.Random(lineage[0]).sample(rows, min(count, len(rows)))
         return list(self._samples.read(chosen).values())
