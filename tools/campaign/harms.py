@@ -209,21 +209,24 @@ class Harms(Talk):
         return f"{done}: {self._tells(name, done)}"
 
     def _damage_live(self, name: str, what: str) -> str:
-        """Damage a file that is in use, let the component go on for a while, and then start it anew."""
+        """Damage a file that is in use, and let the component go on for a while. It is killed, unless it has ended by
+        itself meanwhile to be started again."""
         store = self.mesh.home.component(name) / "state.db"
         begin, on_its_way = len(self.log.entries), self._unsettled()
-        before = snapshot(store, name)
-        done = damage(self.mesh.home, name, what, "garbage", self._random.randrange(2**31))
-        if done is None:
-            return f"{name} has no {what}"
-        time.sleep(_LASTS)
-        if what in ("store", "wal"):  # one that earlier damage has reached already goes with all that is in it
-            done.at_risk |= (before.keys() | snapshot(store, name).keys()) if before else self._turns_since(0)
-        self.breaker.damages.append(done)
-        live = self._told(name, 0)
+        before, pid = snapshot(store, name), self._pid(name)
         with self._excused(name):
-            self.mesh.signal(name, signal.SIGKILL)
-            happens(lambda: not self.mesh.up(name), UP)
+            done = damage(self.mesh.home, name, what, "garbage", self._random.randrange(2**31))
+            if done is None:
+                return f"{name} has no {what}"
+            time.sleep(_LASTS)
+            if what in ("store", "wal"):  # one that earlier damage has reached already goes with all that is in it
+                done.at_risk |= (before.keys() | snapshot(store, name).keys()) if before else self._turns_since(0)
+            self.breaker.damages.append(done)
+            ended = self.mesh.pid(name) != pid
+            live = "it ended" if ended else self._told(name, 0)
+            if not ended:
+                self.mesh.signal(name, signal.SIGKILL)
+                happens(lambda: not self.mesh.up(name), UP)
             self.mesh.wait_up((name,), UP)
         if what in ("store", "wal"):
             done.at_risk |= on_its_way | self._turns_since(begin)
