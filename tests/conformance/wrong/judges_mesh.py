@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.membership import Membership
 from tests.conformance.wrong.fault import wrong
 from tests.conformance.wrong.judge import Judge
@@ -39,6 +40,25 @@ class LetsOthersIn(Judge):
         ours = _Admits("mesh-small", self.name)
         ours.foreign = True
         return ours
+
+
+class _Blames(Membership):
+    """Takes a caller's fault for its own."""
+
+    def admit(self, metadata: Any, method: str, *, certified: bool) -> None:
+        try:
+            super().admit(metadata, method, certified=certified)
+        except MeshError as error:
+            self.note(error)
+            raise
+
+
+@wrong("component.mesh.foreign", "being called by another mesh is the alarm wrong_mesh")
+class TakesTheBlame(Judge):
+    """Is DEGRADED since somebody else has a wrong address."""
+
+    def make_membership(self) -> Membership:
+        return _Blames("mesh-small", self.name)
 
 
 @wrong("component.mesh.unnamed", "JudgeTransitions was let in")
