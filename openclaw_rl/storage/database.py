@@ -79,7 +79,8 @@ class Database:
         self._after_commit: list[Callable[[], None]] = []
         self._failure = self._damage = ""  # see `alarms`
         self._closed = False
-        self._upkeep = upkeep.Upkeep(self.path, durability == "group", self._connect, self._writing, self._failed)
+        self._upkeep = upkeep.Upkeep(self.path, durability == "group", self._connect, self._writing,
+                                     self._beyond_repair)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             for copy in (REWRITTEN, SALVAGED):  # of a process that was killed meanwhile
@@ -255,17 +256,26 @@ class Database:
             job.future.set_exception(reason)
 
     def _failed(self, error: sqlite3.Error) -> StorageError:
-        """What an error of the file means, which is an alarm as long as it holds. Only a new start mends damage, so a
-        process that is this component's alone ends; in a shared one it is an alarm until then."""
-        failed = StorageError.of(self.path, error)
-        if is_damage(error):
-            self._damage = failed.message
-            with contextlib.suppress(OSError):
-                Path(f"{self.path}{SUSPECTED}").touch()
-            if (give_up := runtime.current().give_up) is not None:
-                give_up(failed.message)
-        else:
+        """What an error of the file means: an alarm as long as it holds. Damage that is a lost header is no alarm yet,
+        which `upkeep` mends within a moment, or tells that it can't."""
+        if not is_damage(error):
+            failed = StorageError.of(self.path, error)
             self._failure = failed.message
+            return failed
+        if self._upkeep.header_lost():
+            self._upkeep.dirty.set()
+            return StorageError.of(self.path, error)
+        return self._beyond_repair(error)
+
+    def _beyond_repair(self, error: sqlite3.Error) -> StorageError:
+        """What damage means. Only a new start mends it, so a process that is this component's alone ends; in a shared
+        one it is an alarm until then."""
+        failed = StorageError.of(self.path, error)
+        self._damage = failed.message
+        with contextlib.suppress(OSError):
+            Path(f"{self.path}{SUSPECTED}").touch()
+        if (give_up := runtime.current().give_up) is not None:
+            give_up(failed.message)
         return failed
 
     def _on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -35,7 +35,7 @@ class Upkeep:
         sync: whether the log is still to be synced after commits.
         connect: opens a connection to it.
         writing: holds commits up, and gives the connection that makes them.
-        failed: called with an error of SQLite.
+        damaged: called with the error that keeps a lost header from being written anew.
 
     Attributes:
         lock: held while anything is done; who holds the writer up, too, takes that lock before.
@@ -46,11 +46,11 @@ class Upkeep:
 
     def __init__(self, path: Path, sync: bool, connect: Callable[[], sqlite3.Connection],
                  writing: Callable[[], AbstractContextManager[sqlite3.Connection]],
-                 failed: Callable[[sqlite3.Error], object]) -> None:
+                 damaged: Callable[[sqlite3.Error], object]) -> None:
         self.lock = threading.Lock()
         self.dirty = threading.Event()
         self.failure = self.mended = ""
-        self._path, self._sync, self._connect, self._writing, self._failed = path, sync, connect, writing, failed
+        self._path, self._sync, self._connect, self._writing, self._damaged = path, sync, connect, writing, damaged
         self._header: Header | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sync {path.parent.name}/{path.name}", daemon=True)
@@ -86,6 +86,14 @@ class Upkeep:
         self._ended.set()
         self.dirty.set()
         self._thread.join()
+
+    def header_lost(self) -> bool:
+        """Whether somebody has overwritten the header, and it is not written anew yet."""
+        with self.lock:
+            try:
+                return self._header is not None and not self._header.sound()
+            except OSError:  # the disk's fault, not the content's
+                return True
 
     def checkpoint(self, kind: Literal["PASSIVE", "TRUNCATE"], beyond: int) -> int:
         """Checkpoint the log if it has more bytes than `beyond`; gives its bytes. Under the lock."""
@@ -133,7 +141,7 @@ class Upkeep:
                 self._header.write(db)
                 self.checkpoint("PASSIVE", 0)
             except sqlite3.DatabaseError as error:
-                self._failed(error)
+                self._damaged(error)
                 return
             if self._header.sound():
                 self.mended = (f"{self._path}: its header was overwritten while it was in use (look which program or "

@@ -246,6 +246,29 @@ def test_a_header_that_is_overwritten_in_use_is_written_anew(tmp_path: Path, idl
     again.close()
 
 
+def test_a_reader_that_meets_a_lost_header_ends_no_process(tmp_path: Path) -> None:
+    """It is read from the file once its cache is out of date, and is about to be mended."""
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
+    with store.transaction() as db:
+        db.execute("INSERT INTO things (data) VALUES ('a')")
+    store.close()
+    told: list[str] = []
+    with activated(Ambient(give_up=told.append)):
+        store = Database(tmp_path / "state.db", schema=SCHEMA)
+        assert count(store) == 1
+        with store._lock:  # the mending waits
+            with store.path.open("r+b") as file:
+                file.write(b"garbage!" * 512)
+            with store.transaction() as db:
+                db.execute("UPDATE things SET data = 'b'")
+            with pytest.raises(StorageError, match="is damaged"):
+                count(store)
+        until(lambda: store._upkeep.mended, 120)
+        assert count(store) == 1 and not told
+    store.close()
+    assert not Database(tmp_path / "state.db", schema=SCHEMA).problems
+
+
 def test_a_header_that_is_in_no_memory_any_more_is_damage(tmp_path: Path) -> None:
     store = Database(tmp_path / "state.db", schema=SCHEMA)
     store.close()
