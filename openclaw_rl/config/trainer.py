@@ -36,7 +36,7 @@ class GateConfig(Section):
     min_relevant_ratio: Float = Field(0.3, ge=0, lt=1)
     """Minimum share of answers that have a word of the good answer which is not in the prompt, relative to the base
     model's and to the best of the versions that it was made from."""
-    max_hint_growth: Float = Field(1.2, ge=1)
+    max_hint_growth: Float = Field(1.5, ge=1)
     """Maximum distance to the model with the hint after a step, relative to the distance before it, over the hinted
     turns of the step and earlier ones that it was shown again."""
     max_new_tokens: Int = Field(16, ge=1)
