@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
 import time
@@ -40,6 +39,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check tasks: the set-up works, the check fails before and passes after the solution, twice alike."""
+    import asyncio
+
     name, config = _configured(folder, kind)
     found: list[Trial] = []
     at_once = parallel or min(os.cpu_count() or 1, 8)
@@ -69,6 +70,8 @@ def _told(trial: Trial) -> str:
 
 async def _check(folder: Path, kind: str, config: EnvironmentConfig, names: list[str], parallel: int, seconds: float,
                  found: list[Trial]) -> None:
+    import asyncio
+
     from openclaw_rl.rollouts.environments.factory import ConfiguredEnvironment
     from openclaw_rl.rollouts.environments.interface import Context
     from openclaw_rl.rollouts.environments.plugins import load_type

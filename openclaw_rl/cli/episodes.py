@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _group = typer.Typer(no_args_is_help=True, help="Run the policy in sandboxes and inspect the results.",
                      epilog="Example: openclaw-rl episodes run --type terminal --groups 8 --parallel 32")
 app.add_typer(_group, name="episodes")
-_group.command(epilog="Example: openclaw-rl episodes check ~/my-tasks; openclaw-rl episodes check ~/my-code --kind swe "
-                      "--json")(episode_tasks.check)
 
 #: Seconds between two lines of a run whose output is no terminal.
 _LINE_SECONDS = 10.0
@@ -164,6 +162,10 @@ def show(episode: Annotated[str, typer.Argument(help="Episode id.", show_default
                       clipped(f"{what}: {fate.reason}" if fate.reason else what, 40),
                       clipped(fate.response_text, max(20, out.width - 100)))
     out.print(table)
+
+
+_group.command(epilog="Example: openclaw-rl episodes check ~/my-tasks; openclaw-rl episodes check ~/my-code --kind swe "
+                      "--json")(episode_tasks.check)
 
 
 class _Lines:

@@ -32,7 +32,8 @@ ALL = ["init", "certs", "certs show", "certs renew", "certs add", "keys", "keys 
             "keys revoke", "keys rotate", "local-start", "models",
             "distributed-start", "mesh", "mesh id", "mesh export", "mesh join", "mesh leave", "status", "doctor",
             "dashboard", "metrics", "chat", "turns", "trace", "episodes", "episodes run", "episodes list",
-            "episodes show", "environments", "environments tasks", "environments leases", "environments watch",
+            "episodes show", "episodes check", "environments", "environments tasks", "environments leases",
+            "environments watch",
             "versions", "versions show", "versions diff", "versions export", "versions import",
             "rollback", "pin", "unpin", "pause", "resume", "train-now",
             "forget", "logs", "backup", "restore", "set-aside", "conformance", "docs", "stop-all"]
