@@ -20,6 +20,8 @@ _TRAINER = ["trainer"]
 _FATES = "trainer.proto: SampleStatus"
 #: Seconds for a training step of the few samples of a check.
 _STEP = 15.0
+#: Seconds for a new version to arrive: its trainer may evaluate it before.
+_ARRIVE = 60.0
 
 
 @check("trainer.fates", "A sample whose judgement failed is dropped, with a reason, and never trained on.",
@@ -152,7 +154,7 @@ async def fates_kept(kit: Context) -> None:
 @check("trainer.trains", "Samples with scores and hints end once, as trained(version), an existing version that names "
                          "their turns, or as dropped(reason).",
        where="design, Words: every sample ends in exactly one fate", services=_TRAINER, needs=[Need.START],
-       after=["trainer.fates"], seconds=60)
+       after=["trainer.fates"], seconds=120)
 async def trains(kit: Context) -> None:
     material = Material(kit, real=True)
     samples = []
@@ -200,8 +202,8 @@ async def _policy(kit: Context) -> SyncPolicy | None:
 
 async def _delivered(kit: Context, policy: SyncPolicy, version: int) -> None:
     """Raise Failed unless the version arrives, whole and right, and is told as active."""
-    await kit.until(lambda: any(one.version >= version for one in policy.activated), _STEP,
-                    lambda: f"version {version} was trained and not brought to the policy server within {_STEP:g} s; "
+    await kit.until(lambda: any(one.version >= version for one in policy.activated), _ARRIVE,
+                    lambda: f"version {version} was trained and not brought to the policy server in {_ARRIVE:g} s; "
                     f"offered: {listed(one.version for one in policy.offers)}; {listed(policy.problems)}")
     kit.expect(not policy.problems, listed(policy.problems))
     end = time.monotonic() + 5
