@@ -268,22 +268,28 @@ class ToolDefinition(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name of the function."""
     description: _builtins.str
     """What it does, for the policy to read; empty when not given."""
     parameters_json: _builtins.str
     """JSON schema of its parameters; empty means an object without properties."""
+    strict: _builtins.bool
+    """Its arguments have to fit the whole schema: a schema that can't be enforced is refused. Without it, arguments fit as
+    far as the engine can enforce the schema.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         description: _builtins.str = ...,
         parameters_json: _builtins.str = ...,
+        strict: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters_json", b"parameters_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters_json", b"parameters_json", "strict", b"strict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -369,6 +375,7 @@ class TokenRecord(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     MODEL_LOGPROBS_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
+    FORCED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def prompt_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids that the engine was given."""
@@ -379,19 +386,26 @@ class TokenRecord(_message.Message):
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Natural logarithm of the probability with which each response token was sampled, at the temperature and
-        top_p in use. As long as `response_ids`.
+        """Natural logarithm of the probability with which each response token was sampled: among the tokens that the grammar
+        in use allowed (a schema of the response, of a tool call), at the temperature and top_p in use. As long as
+        `response_ids`.
         """
 
     @_builtins.property
     def model_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Natural logarithm of the model's own probability (temperature 1, no top_p) of each response token: what a
-        trainer compares its own with. As long as `response_ids`.
+        """Natural logarithm of the model's own probability (temperature 1, no top_p, no grammar) of each response token: what
+        a trainer compares its own with. As long as `response_ids`.
         """
 
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.VersionSpan]:
         """Which version produced which tokens; covers the response without a gap, in order."""
+
+    @_builtins.property
+    def forced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Indexes in `response_ids`, ascending, of the tokens that a grammar forced: it allowed no other. They are no choice of
+        the policy's, so a trainer reads them as it reads the prompt and gives them no loss. Empty without a grammar.
+        """
 
     def __init__(
         self,
@@ -401,10 +415,11 @@ class TokenRecord(_message.Message):
         logprobs: _abc.Iterable[_builtins.float] | None = ...,
         model_logprobs: _abc.Iterable[_builtins.float] | None = ...,
         spans: _abc.Iterable[_common_pb2.VersionSpan] | None = ...,
+        forced: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "model_logprobs", b"model_logprobs", "prompt_ids", b"prompt_ids", "response_ids", b"response_ids", "spans", b"spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forced", b"forced", "logprobs", b"logprobs", "model_logprobs", b"model_logprobs", "prompt_ids", b"prompt_ids", "response_ids", b"response_ids", "spans", b"spans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,6 +98,7 @@ impl Chat {
             name: name.into(),
             description: description.into(),
             parameters_json: parameters.into(),
+            ..Default::default()
         });
         self
     }

@@ -201,6 +201,7 @@ fn tool(fields: &Fields<'_>) -> Read<ToolDefinition> {
         name: function.text("name")?,
         description: function.text("description")?,
         parameters_json: parameters.map_or_else(String::new, |p| Value::from(p.0.clone()).to_string()),
+        strict: function.flag("strict")?.unwrap_or_default(),
     })
 }
 

@@ -1157,6 +1157,10 @@ pub struct ToolDefinition {
     /// JSON schema of its parameters; empty means an object without properties.
     #[prost(string, tag = "3")]
     pub parameters_json: ::prost::alloc::string::String,
+    /// Its arguments have to fit the whole schema: a schema that can't be enforced is refused. Without it, arguments fit as
+    /// far as the engine can enforce the schema.
+    #[prost(bool, tag = "4")]
+    pub strict: bool,
 }
 /// How tokens are sampled. An unset field takes the server's default.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1192,17 +1196,22 @@ pub struct TokenRecord {
     /// Token ids that it sampled, the end-of-turn token included.
     #[prost(int32, repeated, tag = "2")]
     pub response_ids: ::prost::alloc::vec::Vec<i32>,
-    /// Natural logarithm of the probability with which each response token was sampled, at the temperature and
-    /// top_p in use. As long as `response_ids`.
+    /// Natural logarithm of the probability with which each response token was sampled: among the tokens that the grammar
+    /// in use allowed (a schema of the response, of a tool call), at the temperature and top_p in use. As long as
+    /// `response_ids`.
     #[prost(float, repeated, tag = "3")]
     pub logprobs: ::prost::alloc::vec::Vec<f32>,
-    /// Natural logarithm of the model's own probability (temperature 1, no top_p) of each response token: what a
-    /// trainer compares its own with. As long as `response_ids`.
+    /// Natural logarithm of the model's own probability (temperature 1, no top_p, no grammar) of each response token: what
+    /// a trainer compares its own with. As long as `response_ids`.
     #[prost(float, repeated, tag = "4")]
     pub model_logprobs: ::prost::alloc::vec::Vec<f32>,
     /// Which version produced which tokens; covers the response without a gap, in order.
     #[prost(message, repeated, tag = "5")]
     pub spans: ::prost::alloc::vec::Vec<VersionSpan>,
+    /// Indexes in `response_ids`, ascending, of the tokens that a grammar forced: it allowed no other. They are no choice of
+    /// the policy's, so a trainer reads them as it reads the prompt and gives them no loss. Empty without a grammar.
+    #[prost(int32, repeated, tag = "6")]
+    pub forced: ::prost::alloc::vec::Vec<i32>,
 }
 /// What a client says of the turn that it asks for.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

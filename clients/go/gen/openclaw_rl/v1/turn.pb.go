@@ -527,8 +527,11 @@ type ToolDefinition struct {
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
 	// JSON schema of its parameters; empty means an object without properties.
 	ParametersJson string `protobuf:"bytes,3,opt,name=parameters_json,json=parametersJson,proto3" json:"parameters_json,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Its arguments have to fit the whole schema: a schema that can't be enforced is refused. Without it, arguments fit as
+	// far as the engine can enforce the schema.
+	Strict        bool `protobuf:"varint,4,opt,name=strict,proto3" json:"strict,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolDefinition) Reset() {
@@ -580,6 +583,13 @@ func (x *ToolDefinition) GetParametersJson() string {
 		return x.ParametersJson
 	}
 	return ""
+}
+
+func (x *ToolDefinition) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
 }
 
 // How tokens are sampled. An unset field takes the server's default.
@@ -689,14 +699,18 @@ type TokenRecord struct {
 	PromptIds []int32 `protobuf:"varint,1,rep,packed,name=prompt_ids,json=promptIds,proto3" json:"prompt_ids,omitempty"`
 	// Token ids that it sampled, the end-of-turn token included.
 	ResponseIds []int32 `protobuf:"varint,2,rep,packed,name=response_ids,json=responseIds,proto3" json:"response_ids,omitempty"`
-	// Natural logarithm of the probability with which each response token was sampled, at the temperature and
-	// top_p in use. As long as `response_ids`.
+	// Natural logarithm of the probability with which each response token was sampled: among the tokens that the grammar
+	// in use allowed (a schema of the response, of a tool call), at the temperature and top_p in use. As long as
+	// `response_ids`.
 	Logprobs []float32 `protobuf:"fixed32,3,rep,packed,name=logprobs,proto3" json:"logprobs,omitempty"`
-	// Natural logarithm of the model's own probability (temperature 1, no top_p) of each response token: what a
-	// trainer compares its own with. As long as `response_ids`.
+	// Natural logarithm of the model's own probability (temperature 1, no top_p, no grammar) of each response token: what
+	// a trainer compares its own with. As long as `response_ids`.
 	ModelLogprobs []float32 `protobuf:"fixed32,4,rep,packed,name=model_logprobs,json=modelLogprobs,proto3" json:"model_logprobs,omitempty"`
 	// Which version produced which tokens; covers the response without a gap, in order.
-	Spans         []*VersionSpan `protobuf:"bytes,5,rep,name=spans,proto3" json:"spans,omitempty"`
+	Spans []*VersionSpan `protobuf:"bytes,5,rep,name=spans,proto3" json:"spans,omitempty"`
+	// Indexes in `response_ids`, ascending, of the tokens that a grammar forced: it allowed no other. They are no choice of
+	// the policy's, so a trainer reads them as it reads the prompt and gives them no loss. Empty without a grammar.
+	Forced        []int32 `protobuf:"varint,6,rep,packed,name=forced,proto3" json:"forced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -762,6 +776,13 @@ func (x *TokenRecord) GetModelLogprobs() []float32 {
 func (x *TokenRecord) GetSpans() []*VersionSpan {
 	if x != nil {
 		return x.Spans
+	}
+	return nil
+}
+
+func (x *TokenRecord) GetForced() []int32 {
+	if x != nil {
+		return x.Forced
 	}
 	return nil
 }
@@ -2040,11 +2061,12 @@ const file_openclaw_rl_v1_turn_proto_rawDesc = "" +
 	"\ftool_call_id\x18\x05 \x01(\tR\n" +
 	"toolCallId\x12\x12\n" +
 	"\x04name\x18\x06 \x01(\tR\x04name\x12+\n" +
-	"\x11reasoning_content\x18\a \x01(\tR\x10reasoningContent\"o\n" +
+	"\x11reasoning_content\x18\a \x01(\tR\x10reasoningContent\"\x87\x01\n" +
 	"\x0eToolDefinition\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12'\n" +
-	"\x0fparameters_json\x18\x03 \x01(\tR\x0eparametersJson\"\xb3\x02\n" +
+	"\x0fparameters_json\x18\x03 \x01(\tR\x0eparametersJson\x12\x16\n" +
+	"\x06strict\x18\x04 \x01(\bR\x06strict\"\xb3\x02\n" +
 	"\x0eSamplingParams\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_p\x18\x02 \x01(\x01H\x01R\x04topP\x88\x01\x01\x12\"\n" +
@@ -2058,14 +2080,15 @@ const file_openclaw_rl_v1_turn_proto_rawDesc = "" +
 	"\x06_top_pB\r\n" +
 	"\v_max_tokensB\a\n" +
 	"\x05_seedB\x0f\n" +
-	"\r_top_logprobs\"\xd5\x01\n" +
+	"\r_top_logprobs\"\xf1\x01\n" +
 	"\vTokenRecord\x12!\n" +
 	"\n" +
 	"prompt_ids\x18\x01 \x03(\x05B\x02\x10\x01R\tpromptIds\x12%\n" +
 	"\fresponse_ids\x18\x02 \x03(\x05B\x02\x10\x01R\vresponseIds\x12\x1e\n" +
 	"\blogprobs\x18\x03 \x03(\x02B\x02\x10\x01R\blogprobs\x12)\n" +
 	"\x0emodel_logprobs\x18\x04 \x03(\x02B\x02\x10\x01R\rmodelLogprobs\x121\n" +
-	"\x05spans\x18\x05 \x03(\v2\x1b.openclaw_rl.v1.VersionSpanR\x05spans\"\x90\x03\n" +
+	"\x05spans\x18\x05 \x03(\v2\x1b.openclaw_rl.v1.VersionSpanR\x05spans\x12\x1a\n" +
+	"\x06forced\x18\x06 \x03(\x05B\x02\x10\x01R\x06forced\"\x90\x03\n" +
 	"\vTurnOptions\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1b\n" +
