@@ -78,7 +78,8 @@ class BatchBuilder:
         old = map(self._adapter.example, self._store.replay.draw(lineage, self._adapter.replay))
         part = slice(REPLAY_TOKENS)
         return [replace(example, replayed=True, response_ids=example.response_ids[part],
-                        behaviour=example.behaviour[part], versions=example.versions[part])
+                        behaviour=example.behaviour[part], versions=example.versions[part],
+                        gaps=[gap for gap in example.gaps if gap[0] < REPLAY_TOKENS])
                 for example in old if example.teacher_prompt_ids is not None]
 
     def _baseline(self, lineage: Sequence[int]) -> float:

@@ -20,6 +20,9 @@ from openclaw_rl.training.backends.factory import create
 from openclaw_rl.training.backends.interface import OPTIMIZER_FILE, WEIGHTS_FILE, StartPoint, Stopped
 from openclaw_rl.training.backends.selection import learning_rate
 from openclaw_rl.training.backends.torch import TorchBackend
+from openclaw_rl.training.buffer.turns import chosen
+from openclaw_rl.v1 import turn_pb2
+from openclaw_rl.v1.common_pb2 import VersionSpan
 from openclaw_rl.weights.format.encoding import Adapted
 from tests.training.backends.megatron.families import make as make_family
 from tests.training.fakes import encode
@@ -97,6 +100,27 @@ def test_a_step_is_that_of_the_whole_batch(model: Path, algorithm: str, monkeypa
         # Adam's first step is the gradient's sign: entries whose gradient is nothing but rounding may differ.
         close = (backend._parameters[name] - parameter).abs() < 1e-4
         assert close.float().mean() > 0.99, name
+
+
+@pytest.mark.parametrize("algorithm", ["binary_rl", "opd_full"])
+def test_forced_tokens_are_read_and_get_no_loss(model: Path, algorithm: str) -> None:
+    forced = [0, 4, 5, len(RESPONSE) - 1]
+    record = turn_pb2.TokenRecord(response_ids=RESPONSE, model_logprobs=[-4.5] * len(RESPONSE), forced=forced,
+                                  spans=[VersionSpan(version=0, begin=0, end=len(RESPONSE))])
+    ids, behaviour, versions, gaps = chosen(record)
+    example = replace(make("a"), response_ids=ids, behaviour=behaviour, versions=versions, gaps=gaps)
+    metrics = TorchBackend(model, config(algorithm=algorithm, kl_weight=0.0), StartPoint()).step([example], 0, never)
+
+    kept = [i for i in range(len(RESPONSE)) if i not in forced]
+    student = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32)
+    with torch.no_grad():
+        logits = logprob_rows(student, PROMPT, RESPONSE)[kept]
+        own = losses.token_logprobs(logits, torch.tensor(RESPONSE)[kept])
+        loss = {"binary_rl": losses.policy_gradient(own, torch.tensor(behaviour), torch.full_like(own, -1), 0.2, 2.0),
+                "opd_full": losses.opd_full(logits, logprob_rows(student, example.teacher_prompt_ids or [],
+                                                                 RESPONSE)[kept])}[algorithm]
+    assert metrics["loss"] == pytest.approx(losses.token_mean([loss]).item(), abs=1e-5)
+    assert metrics["tokens"] == len(kept)
 
 
 def test_figures_of_older_versions_say_nothing_of_the_engine(model: Path) -> None:

@@ -9,7 +9,12 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.buffer.examples import FileCodec, example
 from openclaw_rl.training.buffer.repetition import repetition
 from openclaw_rl.training.buffer.turns import sampled_from, truncated
-from openclaw_rl.training.buffer.validation import validate_quality, validate_sample, validate_vocabulary
+from openclaw_rl.training.buffer.validation import (
+    validate_choice,
+    validate_quality,
+    validate_sample,
+    validate_vocabulary,
+)
 from openclaw_rl.v1 import turn_pb2
 from tests.training.fakes import encode, make_sample
 
@@ -102,6 +107,26 @@ def test_a_token_of_another_vocabulary_is_refused() -> None:
     assert validate_vocabulary(sample, 96) is None
     sample.transition.turn.tokens.response_ids[2] = 96
     assert str(validate_vocabulary(sample, 96)) == "bad token record: token id 96, but the model has 96"
+
+
+@pytest.mark.parametrize("forced", [[3, 2], [2, 2], [-1], [11]])
+def test_forced_tokens_are_ascending_indexes(forced: list[int]) -> None:
+    sample = make_sample("t")
+    count = len(sample.transition.turn.tokens.response_ids)
+    assert count == 11
+    sample.transition.turn.tokens.forced.extend([0, 5, 10])
+    assert validate_sample(sample, 1000) is None
+    del sample.transition.turn.tokens.forced[:]
+    sample.transition.turn.tokens.forced.extend(forced)
+    assert str(validate_sample(sample, 1000)) == "bad token record: forced must be ascending indexes below 11"
+
+
+def test_a_response_that_a_grammar_forced_teaches_nothing() -> None:
+    sample = make_sample("t")
+    sample.transition.turn.tokens.forced.extend(range(10))
+    assert validate_choice(sample) is None
+    sample.transition.turn.tokens.forced.append(10)
+    assert str(validate_choice(sample)) == "no signal: a grammar forced every token of the response"
 
 
 def test_the_students_tokens_are_the_recorded_ones(model: Path) -> None:

@@ -44,6 +44,22 @@ def test_a_step_that_was_dropped_in_between_is_read_and_not_learned() -> None:
     assert text.gaps == [(4, encode("[seen]do it[done]"))]
 
 
+def test_what_a_grammar_forced_is_read_and_not_learned() -> None:
+    first = step_of("e", response="look")
+    first.transition.turn.tokens.forced.extend([0, 3])
+    second = goes_on(first, "[seen]", "do it")
+    second.transition.turn.tokens.forced.extend([1, 2, 4])
+    [text] = trajectories([(first, 1.0), (second, -0.5)])
+    assert text.response_ids == encode("oo") + encode("di")
+    assert text.advantages == [1.0] * 2 + [-0.5] * 2
+    assert len(text.behaviour) == len(text.versions) == 4
+    assert text.gaps == [(0, encode("l")), (2, encode("k")), (2, encode("[seen]")), (3, encode("o ")), (4, encode("t"))]
+    ids, places = text.text()
+    assert ids == [*second.transition.turn.tokens.prompt_ids, *second.transition.turn.tokens.response_ids]
+    assert [ids[place + 1] for place in places] == text.response_ids
+    assert tokens([text]) == len(ids)
+
+
 def test_a_users_turn_is_its_prompt_and_its_response() -> None:
     text = trajectories([(step_of("e"), 1.0)])[0]
     ids, places = text.text()

@@ -13,7 +13,7 @@ class AbnormalStep(Exception):
 @dataclass(frozen=True, slots=True)
 class Example:
     """A sample as numbers, or several turns of an episode that are one text (see trajectories.py). R is the number of
-    response tokens, of all turns together."""
+    response tokens that the policy chose, of all turns together; those that a grammar forced stand in `gaps`."""
 
     turn_id: str  #: of the first turn
     prompt_ids: list[int]  #: of the first turn
@@ -25,7 +25,8 @@ class Example:
     teacher_prompt_ids: list[int] | None  #: prompt with the hint in it; None without a hint
     advantages: list[float] | None = None  #: R, of a step of an episode; None of a user's turn
     turns: int = 1  #: how many they are
-    #: What stands between two responses: the number of response tokens before it, and its token ids; ascending.
+    #: What stands between two responses, or was forced within one: the number of response tokens before it, and its
+    #: token ids; ascending.
     gaps: Sequence[tuple[int, list[int]]] = ()
     baseline: float = 0.0  #: mean of what users' scores were lately; an advantage is what a score adds to it
     replayed: bool = False  #: an earlier version was trained on it; only its distillation counts now

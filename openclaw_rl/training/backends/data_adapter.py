@@ -10,7 +10,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.training.backends.selection import learning_rate, method
 from openclaw_rl.training.buffer.examples import FileCodec, example
-from openclaw_rl.training.buffer.validation import validate_version, validate_vocabulary
+from openclaw_rl.training.buffer.validation import validate_choice, validate_version, validate_vocabulary
 from openclaw_rl.training.tables.reasons import Drop
 from openclaw_rl.v1 import turn_pb2
 
@@ -75,7 +75,8 @@ class TokenAdapter:
         self._vocab_size = ModelConfig.read(folder).vocab_size
 
     def validate(self, sample: turn_pb2.Sample, newest: int | None) -> Drop | None:
-        return validate_vocabulary(sample, self._vocab_size) or validate_version(sample, newest)
+        return (validate_vocabulary(sample, self._vocab_size) or validate_version(sample, newest)
+                or validate_choice(sample))
 
     def example(self, sample: turn_pb2.Sample) -> Any:
         return example(sample, self._codec)

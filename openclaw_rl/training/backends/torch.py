@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,8 @@ class TorchBackend:
         base = None if example.replayed else self._frozen_hidden(ids, places)
         teacher = None
         if (hinted := example.teacher_prompt_ids) is not None and objective.distils:
-            text = torch.tensor(hinted + example.response_ids, device=self._device)
-            teacher = self._frozen_hidden(text, torch.arange(len(hinted) - 1, len(text) - 1, device=self._device))
+            teacher = self._frozen_hidden(*(torch.tensor(values, device=self._device) for values in
+                                            replace(example, prompt_ids=hinted).text()))
         self._model.train(len(ids) > CHECKPOINT_TOKENS)
         hidden = _hidden(self._model, ids, places)
         leaf = hidden.detach().requires_grad_()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from openclaw_rl.training.algorithms.example import Example
+from openclaw_rl.training.buffer.turns import chosen
 from openclaw_rl.v1 import turn_pb2
 
 logger = logging.getLogger(__name__)
@@ -54,10 +55,10 @@ class FileCodec:
 def example(sample: turn_pb2.Sample, codec: Codec) -> Example:
     """Convert a valid sample."""
     turn, judgement = sample.transition.turn, sample.judgement
-    versions = [span.version for span in turn.tokens.spans for _ in range(span.begin, span.end)]
+    response, behaviour, versions, gaps = chosen(turn.tokens)
     teacher = teacher_prompt(turn, judgement.hint, codec) if judgement.hint.strip() else None
-    return Example(turn.turn_id, list(turn.tokens.prompt_ids), list(turn.tokens.response_ids),
-                   list(turn.tokens.model_logprobs), versions, judgement.score, judgement.hint, teacher)
+    return Example(turn.turn_id, list(turn.tokens.prompt_ids), response, behaviour, versions, judgement.score,
+                   judgement.hint, teacher, gaps=gaps)
 
 
 def teacher_prompt(turn: turn_pb2.Turn, hint: str, codec: Codec) -> list[int] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openclaw_rl.training.algorithms.example import Example
+from openclaw_rl.training.buffer.turns import chosen
 from openclaw_rl.v1 import turn_pb2
 
 
@@ -47,9 +48,9 @@ def tokens(texts: Sequence[Example]) -> int:
 
 def _alone(sample: turn_pb2.Sample, advantage: float) -> Example:
     turn, record = sample.transition.turn, sample.transition.turn.tokens
-    versions = [span.version for span in record.spans for _ in range(span.begin, span.end)]
-    return Example(turn.turn_id, list(record.prompt_ids), list(record.response_ids), list(record.model_logprobs),
-                   versions, sample.judgement.score, "", None, [advantage] * len(versions))
+    response, behaviour, versions, gaps = chosen(record)
+    return Example(turn.turn_id, list(record.prompt_ids), response, behaviour, versions, sample.judgement.score, "",
+                   None, [advantage] * len(versions), gaps=gaps)
 
 
 def _joined(text: Example, more: Example) -> Example | None:
@@ -61,4 +62,5 @@ def _joined(text: Example, more: Example) -> Example | None:
         text.turn_id, text.prompt_ids, text.response_ids + more.response_ids, text.behaviour + more.behaviour,
         text.versions + more.versions, text.score + more.score, "", None,
         [*(text.advantages or []), *(more.advantages or [])], text.turns + more.turns,
-        [*text.gaps, (len(text.response_ids), more.prompt_ids[len(so_far):])])
+        [*text.gaps, (len(text.response_ids), more.prompt_ids[len(so_far):]),
+         *((len(text.response_ids) + at, ids) for at, ids in more.gaps)])

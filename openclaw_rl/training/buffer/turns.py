@@ -33,6 +33,19 @@ def answered_by(turn: turn_pb2.Turn) -> int | None:
     return versions.pop() if len(versions) == 1 else None
 
 
+def chosen(record: turn_pb2.TokenRecord) -> tuple[list[int], list[float], list[int], list[tuple[int, list[int]]]]:
+    """Return of the response's tokens those that the policy chose: ids, the model's log-probabilities, versions; and
+    those that a grammar forced, as the gaps between them (see Example.gaps)."""
+    forced = set(record.forced)
+    kept = [i for i in range(len(record.response_ids)) if i not in forced]
+    versions = [span.version for span in record.spans for _ in range(span.begin, span.end)]
+    gaps: dict[int, list[int]] = {}
+    for nth, i in enumerate(record.forced):
+        gaps.setdefault(i - nth, []).append(record.response_ids[i])
+    return ([record.response_ids[i] for i in kept], [record.model_logprobs[i] for i in kept],
+            [versions[i] for i in kept], list(gaps.items()))
+
+
 def live_score(sample: turn_pb2.Sample) -> tuple[int, int] | None:
     """Return the version that a sample speaks for, and its score as it was judged.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.buffer.repetition import PHRASE, looping, repetition
@@ -64,6 +65,8 @@ def _flaw(record: turn_pb2.TokenRecord) -> str:
         end = span.end
     if end != count:
         return f"spans cover {end} of {count} tokens"
+    if any(later <= earlier for earlier, later in pairwise((-1, *record.forced, count))):
+        return f"forced must be ascending indexes below {count}"
     if min(min(record.prompt_ids), min(record.response_ids)) < 0:
         return "negative token id"
     return ""
@@ -105,6 +108,14 @@ def validate_vocabulary(sample: turn_pb2.Sample, vocab_size: int) -> Drop | None
     record = sample.transition.turn.tokens
     if (worst := max(max(record.prompt_ids), max(record.response_ids))) >= vocab_size:
         return drop(DropReason.BAD_TOKENS, f"token id {worst}, but the model has {vocab_size}")
+    return None
+
+
+def validate_choice(sample: turn_pb2.Sample) -> Drop | None:
+    """Return why nothing can be learned from how a valid sample's tokens were chosen."""
+    record = sample.transition.turn.tokens
+    if len(record.forced) == len(record.response_ids):
+        return drop(DropReason.NO_SIGNAL, "a grammar forced every token of the response")
     return None
 
 
