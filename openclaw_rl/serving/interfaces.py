@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from opentelemetry.trace import Span
 
-from openclaw_rl.serving.engines.interface import Shaping
+from openclaw_rl.serving.engines.interface import Shaping, TextGrammar
 from openclaw_rl.sessions.fingerprint import Digests
 from openclaw_rl.v1 import turn_pb2
 
@@ -32,6 +32,7 @@ class ChatCall:
     special_tokens: bool = True  #: a text prompt begins with the tokens that the model expects before one
     echo: bool = False  #: a continued prompt comes first
     echo_only: bool = False  #: nothing is generated
+    grammar: TextGrammar | None = None  #: that the response's text has to fit
     logprobs: bool = False  #: report each token's log-probability
     prompt: str | None = None  #: text to continue as it is; `messages` are then for the record only
     prompt_ids: list[int] | None = None  #: token ids to continue; likewise
@@ -58,6 +59,7 @@ class SampledToken(Protocol):
     version: int  #: that produced it
     top: list[tuple[int, float]]  #: likeliest alternatives: id, model_logprob
     cached_tokens: int  #: of the prompt, that were not computed again; on the first token
+    forced: bool  #: a grammar allowed no other
 
 
 @dataclass(slots=True)
@@ -68,6 +70,16 @@ class Start:
     prompt_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A part of a tool call that is still being written. Its id and name come with the first one."""
+
+    index: int  #: among the response's calls
+    id: str = ""
+    name: str = ""
+    arguments: str = ""  #: JSON text that follows that of the pieces before
+
+
 @dataclass(slots=True)
 class Delta:
     """New text, complete tool calls, and the tokens behind them (also those whose text is held back)."""
@@ -75,6 +87,7 @@ class Delta:
     text: str = ""
     echo: str = ""  #: the prompt; its tokens' entries are the `logprobs`
     tool_calls: list[turn_pb2.ToolCall] = field(default_factory=list)
+    pieces: list[CallPiece] = field(default_factory=list)  #: of calls that come in `tool_calls` once they are complete
     reasoning: str = ""  #: text that a reasoning parser set apart
     tokens: list[SampledToken] = field(default_factory=list)
     logprobs: list[dict[str, Any]] = field(default_factory=list)  #: in OpenAI's shape, when requested

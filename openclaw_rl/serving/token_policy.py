@@ -16,17 +16,21 @@ from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.serving import unsupported
 from openclaw_rl.serving.engines.interface import (
+    CallGrammar,
     EngineBusy,
     EngineError,
     Finished,
+    Function,
+    Grammar,
+    GrammarError,
     PromptTooLong,
     Sampling,
     TokenEngine,
 )
-from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, SampledToken, Start
+from openclaw_rl.serving.interfaces import CallPiece, ChatCall, Delta, End, Event, SampledToken, Start
 from openclaw_rl.serving.long_input import PromptLimits, context_too_long, off_loop
 from openclaw_rl.serving.text.detokenizer import Detokenizer, StopTexts
-from openclaw_rl.serving.text.hermes_tools import ToolParser
+from openclaw_rl.serving.text.hermes_tools import CLOSE, OPEN, ToolParser
 from openclaw_rl.serving.text.parsers import NamedToolParser, Parsers, ReasoningSplitter
 from openclaw_rl.serving.text.template import ChatTemplate, Prompt, TooLong
 from openclaw_rl.serving.validation import check_sampling, check_version
@@ -46,6 +50,7 @@ class Transcript:
     response_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     model_logprobs: list[float] = field(default_factory=list)
+    forced: list[int] = field(default_factory=list)  #: indexes of tokens that were no choice
     spans: list[common_pb2.VersionSpan] = field(default_factory=list)
     version: int = 0  #: of the first token
     first_token_at: float | None = None  #: seconds since the epoch
@@ -56,6 +61,8 @@ class Transcript:
             self.first_token_at, self.version = time.time(), token.version
         if not self.spans or self.spans[-1].version != token.version:
             self.spans.append(common_pb2.VersionSpan(version=token.version, begin=len(self.response_ids)))
+        if token.forced:
+            self.forced.append(len(self.response_ids))
         self.response_ids.append(token.id)
         self.logprobs.append(token.logprob)
         self.model_logprobs.append(token.model_logprob)
@@ -71,7 +78,8 @@ class Transcript:
         if self.prompt_ids is None:
             return None
         return turn_pb2.TokenRecord(prompt_ids=self.prompt_ids, response_ids=self.response_ids,
-                                    logprobs=self.logprobs, model_logprobs=self.model_logprobs, spans=self.spans)
+                                    logprobs=self.logprobs, model_logprobs=self.model_logprobs, spans=self.spans,
+                                    forced=self.forced)
 
 
 class Policy(Protocol):
@@ -143,7 +151,7 @@ class TokenPolicy:
             temperature=wanted.temperature, top_p=wanted.top_p, max_tokens=wanted.max_tokens,
             seed=wanted.seed & (2**63 - 1) if wanted.HasField("seed") else None,
             stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs, background=call.background,
-            shaping=call.shaping)
+            shaping=call.shaping, grammar=self._grammar(call, prompt))
         reader = _Reader(self, call, prompt)
         reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
         cached = 0
@@ -187,7 +195,7 @@ class TokenPolicy:
         transcript.tool_calls.extend(last.tool_calls)
         if last.text or last.tool_calls or last.logprobs or last.reasoning:
             yield last
-        if transcript.tool_calls:
+        if transcript.tool_calls and not reader.cut:
             reason = turn_pb2.FINISH_REASON_TOOL_CALLS
         yield End(reason, transcript.message(), len(prompt.ids), len(transcript.response_ids), transcript.record(),
                   cached, reader.stop)
@@ -235,14 +243,14 @@ class TokenPolicy:
         Raises:
             MeshError: INVALID_ARGUMENT, naming the field.
         """
+        if call.grammar is not None and not self.engine.info.grammars:
+            raise errors.invalid_many([(call.grammar.field, f"{call.grammar.kind} is not possible: this model's "
+                                                            f"responses can't be held to a form")])
         if call.prompt_ids is not None:
             if not call.prompt_ids:
                 raise errors.invalid(call.prompt_ids_field, [], "at least one token")
             self._check_ids(call.prompt_ids_field, call.prompt_ids)
             return Prompt(call.prompt_ids)
-        kind = call.extra.get("response_format")
-        if isinstance(kind, dict) and kind.get("type", "text") != "text":
-            raise errors.invalid("response_format", kind.get("type"), "text: this model can't be held to a format")
         limit = self.engine.info.context_length
         if call.prompt is not None:
             text = call.prompt
@@ -271,6 +279,19 @@ class TokenPolicy:
             raise self._too_long(call, len(prompt.ids), limit)
         return prompt
 
+    def _grammar(self, call: ChatCall, prompt: Prompt) -> Grammar | None:
+        """What the engine is to hold the response to."""
+        if not call.tools or call.tool_choice == "none" or not self.engine.info.grammars:
+            return call.grammar
+        if self.parsers.tool and not prompt.opening:
+            return call.grammar  # calls are in the style of another model family
+        named = call.tool_choice not in ("auto", "required")
+        functions = tuple(
+            Function(tool.name, tool.parameters_json, f"tools[{i}].function.parameters", tool.strict)
+            for i, tool in enumerate(call.tools) if not named or tool.name == call.tool_choice)
+        return CallGrammar(functions, (OPEN, CLOSE), prompt.opening, named or not call.parallel_tool_calls,
+                           None if prompt.opening else call.grammar)
+
     def _check_ids(self, name: str, ids: Any) -> None:
         size = self.engine.info.vocab_size
         if ids and not (min(ids) >= 0 and max(ids) < size):
@@ -281,6 +302,8 @@ class TokenPolicy:
         """Convert an engine's error to the client's."""
         if isinstance(error, EngineBusy):
             return errors.exhausted(str(error), error.retry_after)
+        if isinstance(error, GrammarError):
+            return errors.invalid_many([(error.field, error.reason)])
         if isinstance(error, PromptTooLong):
             return self._too_long(call, error.prompt_tokens, error.context_length)
         if isinstance(error, ValueError):
@@ -312,7 +335,8 @@ class _Reader:
             if policy.parsers.tool and not prompt.opening:  # a forced call begins in the Hermes style
                 self._parser = NamedToolParser(policy.parsers.tool, call.tools, lambda: new_id("call_"), limit)
             else:
-                self._parser = ToolParser(lambda: new_id("call_"), prompt.opening, limit)
+                self._parser = ToolParser(lambda: new_id("call_"), prompt.opening, limit,
+                                          {tool.name for tool in call.tools}, policy.engine.info.grammars)
         self._logprobs = call.logprobs
         self._held: list[dict[str, Any]] = []  # log-probabilities of tokens whose text is held back
         self._hidden = self._tokens.special | set(policy.engine.info.eos_ids) | set(call.sampling.stop_token_ids)
@@ -332,10 +356,11 @@ class _Reader:
             delta.reasoning, text = self._reasoning.feed(text)
         if self._parser is not None:
             delta.text, delta.tool_calls = self._parser.feed(text)
+            delta.pieces = self._parser.pieces()
         else:
             delta.text = text
         self.done = self._stops.hit or (self._parser is not None and self._parser.complete)
-        if self._held and (delta.text or delta.tool_calls or delta.reasoning):
+        if self._held and (delta.text or delta.tool_calls or delta.pieces or delta.reasoning):
             delta.logprobs, self._held = self._held, []
         return delta
 
@@ -348,6 +373,7 @@ class _Reader:
         """Return what was held back."""
         text = self._stops.feed(self._text.finish()) + self._stops.finish()
         calls: list[turn_pb2.ToolCall] = []
+        pieces: list[CallPiece] = []
         reasoning = ""
         if self._reasoning is not None:
             (reasoning, text), (more_reasoning, rest) = self._reasoning.feed(text), self._reasoning.finish()
@@ -355,9 +381,14 @@ class _Reader:
         if self._parser is not None:
             shown, calls = self._parser.feed(text)
             rest, more = self._parser.finish()
-            text, calls = shown + rest, calls + more
-        return Delta(text=text, tool_calls=calls, reasoning=reasoning,
+            text, calls, pieces = shown + rest, calls + more, self._parser.pieces()
+        return Delta(text=text, tool_calls=calls, pieces=pieces, reasoning=reasoning,
                      logprobs=self._held if text or calls or reasoning else [])
+
+    @property
+    def cut(self) -> bool:
+        """Whether the response ended within the arguments of a call."""
+        return self._parser is not None and self._parser.cut
 
     def logprob(self, token: SampledToken) -> dict[str, Any]:
         """An entry of OpenAI's `logprobs.content`."""

@@ -11,6 +11,7 @@ from openclaw_rl.docs import LANGUAGES, Language, page_file
 from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.openai.app import create_app
 from openclaw_rl.serving.entrypoints.openai.fields import Fields
+from openclaw_rl.serving.entrypoints.openai.formats import FORMATS
 from openclaw_rl.serving.entrypoints.openai.requests import parse_chat, parse_completion
 from openclaw_rl.serving.unsupported import UNSUPPORTED
 
@@ -47,7 +48,7 @@ def test_every_field_and_endpoint_has_a_row(language: Language, monkeypatch: pyt
     assert {name for name in rows if " " in name} == routes - {"GET /v1/models/{model:path}"}
     assert {name for name in rows if " " not in name} - {"messages"} == (read | set(UNSUPPORTED)) - {"messages"}
     refused = {name for name, (embedded, sglang, _) in rows.items() if "refused" in (embedded, sglang)}
-    assert refused - {"messages"} == {*UNSUPPORTED, "suffix", "response_format"}
+    assert refused - {"messages"} == {*UNSUPPORTED, "suffix", *FORMATS}
 
 
 def test_both_languages_say_the_same() -> None:

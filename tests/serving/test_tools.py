@@ -109,4 +109,4 @@ def test_tools_are_told_and_calls_written_as_they_are_read() -> None:
     assert '"name": "weather"' in told and '"name": "clock"' in told
     call = turn_pb2.ToolCall(name="weather", arguments_json='{"city": "Rom"}')
     assert call_text(call) == CALL
-    assert parse_calls(call_text(call)[len("<tool_call>"):]) == [("weather", '{"city": "Rom"}')]
+    assert parse_calls(call_text(call)[len("<tool_call>"):]) == ([("weather", '{"city": "Rom"}')], "\n</tool_call>")

@@ -33,6 +33,14 @@ class PromptTooLong(EngineError):
         self.context_length = context_length
 
 
+class GrammarError(EngineError):
+    """A response can't be held to a grammar. `field`: of the request; `reason`: fit for clients."""
+
+    def __init__(self, field_name: str, reason: str) -> None:
+        super().__init__(f"{field_name}: {reason}")
+        self.field, self.reason = field_name, reason
+
+
 class WeightsError(EngineError):
     """A version's weights can't be used: missing files, wrong names or shapes, or not staged."""
 
@@ -70,6 +78,40 @@ class Shaping:
 
 
 @dataclass(frozen=True, slots=True)
+class TextGrammar:
+    """What a response may be: text of one form."""
+
+    kind: Literal["json_schema", "regex", "choice", "grammar"]
+    text: str  #: a JSON schema, a regular expression, a JSON array of strings, a grammar in GBNF or Lark's notation
+    field: str  #: of the request, for errors
+    strict: bool = True  #: refuse a schema's keywords that can't be enforced; else they are passed over
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that calls may name."""
+
+    name: str
+    schema: str  #: JSON schema of its arguments
+    field: str  #: of the request, for errors
+    strict: bool = False  #: refuse a schema that can't be enforced as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class CallGrammar:
+    """Tool calls in the Hermes style, `{"name": NAME, "arguments": OBJECT}` between two marks."""
+
+    functions: tuple[Function, ...]
+    marks: tuple[str, str]  #: around a call
+    opening: str = ""  #: the beginning of a forced call that ends the prompt; empty: text comes first, or no call
+    single: bool = False  #: the response ends with its first call
+    text: TextGrammar | None = None  #: what a response without a call has to be
+
+
+Grammar = TextGrammar | CallGrammar
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How to draw the tokens of a response.
 
@@ -85,6 +127,7 @@ class Sampling:
     top_logprobs: int = 0  #: likeliest alternatives to report with each token, 0 to 20
     background: bool = False  #: other requests' prompts are prefilled first, where the engine can choose
     shaping: Shaping | None = None  #: None: nothing more
+    grammar: Grammar | None = None  #: that the response's text has to fit
 
     def __post_init__(self) -> None:
         for name, allowed, fine in (
@@ -107,6 +150,7 @@ class Token:
     version: int  #: the weights that produced it
     top: list[tuple[int, float]] = field(default_factory=list)  #: (id, model_logprob), likeliest first
     cached_tokens: int = 0  #: of the prompt, that were not computed again; on the first token of a response
+    forced: bool = False  #: the grammar allowed no other
 
 
 @dataclass(slots=True)
@@ -135,6 +179,7 @@ class EngineInfo:
     vocab_size: int
     eos_ids: tuple[int, ...]  #: tokens that end a response
     accepts_weights: bool
+    grammars: bool = False  #: it can hold responses to grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +268,7 @@ class TokenEngine(Engine, Protocol):
         Raises, from the first `anext`:
             EngineBusy: too many requests wait.
             PromptTooLong: no room for a response.
+            GrammarError: no response can be held to the grammar.
             ValueError: no prompt, or an id outside the vocabulary.
             EngineError: this request failed; others go on.
         """

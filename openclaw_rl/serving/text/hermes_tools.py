@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal
 
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.runtime.json import parse_json_prefix
+from openclaw_rl.serving.interfaces import CallPiece
+from openclaw_rl.serving.text.call_stream import CallStream
 from openclaw_rl.serving.text.detokenizer import overlap
 from openclaw_rl.serving.text.openai_json import tool_json
 from openclaw_rl.v1 import turn_pb2
@@ -21,6 +23,7 @@ from openclaw_rl.v1 import turn_pb2
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _BARE_LIMIT = 64  # characters within which a bare JSON call contains "name"
 _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_BARE_KEYS = {"name", "arguments", "parameters", "type", "id"}
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:\s*')
 
 
@@ -51,25 +54,39 @@ def forced_opening(tools: Sequence[turn_pb2.ToolDefinition], choice: str) -> str
 
 
 class ToolParser:
-    """Splits a response, piece by piece, into text and calls. Text before a call is returned at once."""
+    """Splits a response, piece by piece, into text and calls of declared functions. Text before a call is returned at
+    once; white space between calls, and around the only ones, is no text. All else that is no call is returned as text.
+    """
 
-    def __init__(self, new_id: Callable[[], str], opening: str = "", limit: int | None = None) -> None:
+    def __init__(self, new_id: Callable[[], str], opening: str = "", limit: int | None = None,
+                 names: Collection[str] | None = None, stream: bool = False) -> None:
         """Args:
             new_id: makes the ids of calls.
             opening: the call's beginning that the prompt forced already.
             limit: calls after which the response is complete.
+            names: of the functions; None: any.
+            stream: return arguments as they come (`pieces`), of calls that a grammar keeps well-formed.
         """
-        self._new_id = new_id
-        self._limit = limit
+        self._new_id, self._limit, self._names = new_id, limit, names
+        self._stream = stream and names is not None
         self._forced = bool(opening)
         self._state: Literal["start", "text", "call"] = "call" if opening else "start"
         self._held = opening.removeprefix(OPEN)
+        self._open: tuple[str, CallStream] | None = None  # the call whose arguments come: its id
+        self._space: str | None = ""  # white space at the start or behind a call; None: text has followed
+        self._pieces: list[CallPiece] = []
         self.calls = 0  #: calls found so far
+        self.cut = False  #: the response ended within a call's arguments
 
     @property
     def complete(self) -> bool:
         """As many calls as wanted are there."""
         return self._limit is not None and self.calls >= self._limit
+
+    def pieces(self) -> list[CallPiece]:
+        """Return the pieces of calls that came since the last time."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
     def feed(self, text: str) -> tuple[str, list[turn_pb2.ToolCall]]:
         """New text and the calls that are complete with it."""
@@ -81,22 +98,21 @@ class ToolParser:
                 if not self._held.strip() or self._looks_bare():
                     break
                 self._state = "text"
-            tag = CLOSE if self._state == "call" else OPEN
-            at = self._held.find(tag)
-            if at < 0:
-                if self._state == "text":
-                    cut = len(self._held) - overlap(self._held, OPEN)
-                    shown.append(self._held[:cut])
-                    self._held = self._held[cut:]
-                break
-            before, self._held = self._held[:at], self._held[at + len(tag):]
             if self._state == "text":
-                shown.append(before)
+                at = self._held.find(OPEN)
+                cut = len(self._held) - overlap(self._held, OPEN) if at < 0 else at
+                self._show(self._held[:cut], shown)
+                self._held = self._held[cut if at < 0 else at + len(OPEN):]
+                if at < 0:
+                    break
                 self._state = "call"
-            else:
-                self._take(before, calls, shown, OPEN, CLOSE)
-                self._state = "text"
-        return self._without_gaps("".join(shown)), calls
+            at = self._held.find(CLOSE, self._read_arguments())
+            if at < 0:
+                break
+            body, self._held = self._held[:at], self._held[at + len(CLOSE):]
+            self._take(body, calls, shown, OPEN, CLOSE)
+            self._state = "text"
+        return "".join(shown), calls
 
     def finish(self) -> tuple[str, list[turn_pb2.ToolCall]]:
         """What was held back: a call whose end is missing, or text after all."""
@@ -110,8 +126,22 @@ class ToolParser:
         elif self._state == "start":
             self._take(held, calls, shown, "", "")
         else:
-            shown.append(held)
-        return self._without_gaps("".join(shown)), calls
+            self._show(held, shown)
+        if self._space and not self.calls:
+            shown.append(self._space)
+        return "".join(shown), calls
+
+    def _read_arguments(self) -> int:
+        """Give out the arguments that have come; returns where the call's end can be: not within their texts."""
+        if self._open is None and self._stream and (begun := CallStream.of(self._held, self._names or ())):
+            self._open = self._new_id(), begun
+            self._pieces.append(CallPiece(self.calls, self._open[0], begun.name))
+        if self._open is None:
+            return 0
+        _, stream = self._open
+        if new := stream.read(self._held):
+            self._pieces.append(CallPiece(self.calls, arguments=new))
+        return len(self._held) if stream.end is None else stream.end
 
     def _looks_bare(self) -> bool:
         """Whether the response may be a call without its tags: then it is held back to its end."""
@@ -119,40 +149,79 @@ class ToolParser:
         return text.startswith(("{", "[")) and ('"name"' in text or len(text) < _BARE_LIMIT)
 
     def _take(self, body: str, calls: list[turn_pb2.ToolCall], shown: list[str], before: str, after: str) -> None:
-        found = parse_calls(body) or (parse_broken(body) if self._forced else [])
+        """Take a call from its text, or show it as text; `before` and `after`: its tags."""
+        if self._open is not None:
+            (id_, stream), self._open = self._open, None
+            self.cut = stream.end is None
+            self._add(calls, id_, stream.name, body[stream.begin:stream.end])
+            rest = "" if self.cut else body[stream.end:].strip().removeprefix("}")
+        else:
+            found, rest = parse_calls(body, self._names, bare=not before)
+            if before and not rest.strip():
+                rest = ""
+            if not found and self._forced:
+                found = [call for call in parse_broken(body) if self._names is None or call[0] in self._names]
+                rest = ""
+            for name, arguments in found:
+                if not self.complete:
+                    self._add(calls, self._new_id(), name, arguments)
+            if not found:
+                rest = f"{before}{body}{after}"
         self._forced = False
-        for name, arguments in found:
-            if not self.complete:
-                calls.append(turn_pb2.ToolCall(id=self._new_id(), name=well_formed(name),
-                                               arguments_json=well_formed(arguments)))
-                self.calls += 1
-        if not found:
-            shown.append(f"{before}{body}{after}")
+        self._show(rest, shown)
 
-    def _without_gaps(self, text: str) -> str:
-        """Drop white space between and after calls."""
-        return "" if self.calls and not text.strip() else text
+    def _add(self, calls: list[turn_pb2.ToolCall], id_: str, name: str, arguments: str) -> None:
+        calls.append(turn_pb2.ToolCall(id=id_, name=well_formed(name), arguments_json=well_formed(arguments)))
+        self.calls += 1
+        self._space = ""
+
+    def _show(self, text: str, shown: list[str]) -> None:
+        """Show text; white space behind a call only once other text follows it."""
+        if self._space is None:
+            shown.append(text)
+        elif text.strip():
+            shown.append(self._space + text)
+            self._space = None
+        else:
+            self._space += text
 
 
-def parse_calls(text: str) -> list[tuple[str, str]]:
-    """Parse the call or list of calls at the start of a text: (name, arguments as JSON); empty when there is none."""
-    text = text.strip()
-    if not text:
-        return []
+def parse_calls(text: str, names: Collection[str] | None = None,
+                bare: bool = False) -> tuple[list[tuple[str, str]], str]:
+    """Parse the call or list of calls at the start of a text.
+
+    Args:
+        names: of functions that can be called; None: any.
+        bare: it stands without tags, so that it may be JSON that means something else: a call has arguments, and no
+            other keys.
+
+    Returns:
+        (name, arguments as JSON) of each, empty when there is none; and the text that follows.
+    """
+    start = len(text) - len(text.lstrip())
     try:
-        value, _ = parse_json_prefix(text)
+        value, end = parse_json_prefix(text, start)
     except ValueError:  # a small model may keep opening brackets
-        return []
+        return [], text
     calls = []
     for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, dict) and isinstance(item.get("function"), dict):
-            item = item["function"]
-        if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not item["name"]:
-            return []
-        arguments = item.get("arguments", item.get("parameters", {}))
-        calls.append((item["name"],
-                      arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)))
-    return calls
+        call = _call(item, bare)
+        if call is None or (names is not None and call[0] not in names):
+            return [], text
+        calls.append(call)
+    return calls, text[end:]
+
+
+def _call(item: Any, bare: bool) -> tuple[str, str] | None:
+    if isinstance(item, dict) and isinstance(item.get("function"), dict):
+        item = item["function"]
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not item["name"]:
+        return None
+    given = item.keys() & {"arguments", "parameters"}
+    if bare and (not given or item.keys() - _BARE_KEYS):
+        return None
+    arguments = item[given.pop()] if len(given) == 1 else item.get("arguments", {})
+    return item["name"], arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def parse_broken(text: str) -> list[tuple[str, str]]:

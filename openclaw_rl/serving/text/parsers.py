@@ -13,6 +13,7 @@ from typing import Any
 
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.runtime.json import parse_json
+from openclaw_rl.serving.interfaces import CallPiece
 from openclaw_rl.serving.text.detokenizer import TokenBytes
 from openclaw_rl.serving.text.openai_json import tool_json
 from openclaw_rl.v1 import turn_pb2
@@ -67,11 +68,16 @@ class NamedToolParser:
         self._new_id, self._limit = new_id, limit
         self._open: dict[int, list[str]] = {}  # by index: a call's name, then pieces of its arguments
         self.calls = 0  #: calls returned so far
+        self.cut = False  #: see ToolParser
 
     @property
     def complete(self) -> bool:
         """Whether the limit of calls is reached."""
         return self._limit is not None and self.calls >= self._limit
+
+    def pieces(self) -> list[CallPiece]:
+        """Return none: calls are given out whole."""
+        return []
 
     def feed(self, text: str) -> tuple[str, list[turn_pb2.ToolCall]]:
         """Return new text, and the calls that are complete with it."""

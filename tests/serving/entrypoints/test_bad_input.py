@@ -85,7 +85,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None, str]] = [
     ({"messages": ASK, "tools": [TOOL], "tool_choice": "maybe"}, "tool_choice", "'maybe'"),
     ({"messages": ASK, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
      "tool_choice", "'g'"),
-    ({"messages": ASK, "response_format": {"type": "json_object"}}, "response_format", "json_object"),
+    ({"messages": ASK, "response_format": {"type": "json_object"}}, "response_format", "can't be held"),
     ({"messages": ASK, "response_format": "json"}, "response_format", "an object"),
     ({"messages": ASK, "session_id": 5}, "session_id", "a string"),
     ({"messages": ASK, "session_id": "x" * 300}, "session_id", "256"),

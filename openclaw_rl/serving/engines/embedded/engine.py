@@ -25,6 +25,7 @@ from openclaw_rl.models.llama import Weights, load_weights, rotary_table
 from openclaw_rl.models.memory import available_memory, free_memory
 from openclaw_rl.serving.engines.embedded.decode_loop import DecodeLoop
 from openclaw_rl.serving.engines.embedded.forward import Cache, Forward
+from openclaw_rl.serving.engines.embedded.grammars import Grammars, Guide
 from openclaw_rl.serving.engines.embedded.prefix_cache import PrefixCache
 from openclaw_rl.serving.engines.embedded.request import Item, Request, Scores
 from openclaw_rl.serving.engines.interface import (
@@ -80,7 +81,8 @@ class EmbeddedEngine:
         context = min(max_context or DEFAULT_CONTEXT, self._config.context_length)
         self.info = EngineInfo(
             name="embedded", model=model or folder.name, model_id=model_id(folder), context_length=context,
-            vocab_size=self._config.vocab_size, eos_ids=self._config.eos_ids, accepts_weights=True)
+            vocab_size=self._config.vocab_size, eos_ids=self._config.eos_ids, accepts_weights=True, grammars=True)
+        self._grammars = Grammars(folder / "tokenizer.json", self._config.vocab_size, self._config.eos_ids)
         self._staged: dict[int, Weights] = {}
         self._activations: set[asyncio.Future[Pause]] = set()
         self._loader = ThreadPoolExecutor(1, "weights", _lower_priority, (threads,))
@@ -107,6 +109,7 @@ class EmbeddedEngine:
                                     threads=self._threads, flush=self._flush)
         self._decoding.start()
         self._loader.submit(free_memory)  # memory used by loading
+        self._loader.submit(self._grammars.load)  # so that the first request with a grammar does not wait for it
         logger.info("The embedded engine serves %s on %s: context %d, batch %d, prefix cache %d MiB (%d tokens)",
                     self.info.model, self._device, self.info.context_length, self._max_batch, limit >> 20,
                     limit // cache.token_bytes)
@@ -132,7 +135,9 @@ class EmbeddedEngine:
             raise PromptTooLong(len(prompt_ids), self.info.context_length)
         ignore_eos = sampling.shaping is not None and sampling.shaping.ignore_eos
         stop_ids = frozenset(() if ignore_eos else self.info.eos_ids).union(sampling.stop_token_ids)
-        request, items = self._submit(prompt_ids, sampling, stop_ids, min(sampling.max_tokens, room))
+        # Compiled beside the event loop, which others' responses run on.
+        guide = await asyncio.to_thread(self._grammars.guide, sampling.grammar) if sampling.grammar else None
+        request, items = self._submit(prompt_ids, sampling, stop_ids, min(sampling.max_tokens, room), guide=guide)
         try:
             while True:
                 item = await items.get()
@@ -223,13 +228,13 @@ class EmbeddedEngine:
                 raise ValueError(f"token id {i}: {token!r} is not allowed: 0 to {self.info.vocab_size - 1}")
 
     def _submit(self, prompt: Sequence[int], sampling: Sampling | None, stop_ids: frozenset[int],
-                most_tokens: int, top: int = 0) -> tuple[Request, asyncio.Queue[Item]]:
+                most_tokens: int, top: int = 0, guide: Guide | None = None) -> tuple[Request, asyncio.Queue[Item]]:
         decoding = self._running()
         if decoding.waiting >= self._max_waiting:
             raise EngineBusy(f"{decoding.waiting} requests wait already, as many as may")
         items: asyncio.Queue[Item] = asyncio.Queue()
         request = Request(list(prompt), sampling, stop_ids, most_tokens, lambda item: self._sent.append((items, item)),
-                          top)
+                          top, guide)
         decoding.submit(request)
         return request, items
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from openclaw_rl.serving.engines.embedded.grammars import Guide
 from openclaw_rl.serving.engines.embedded.sampler import Draw
 from openclaw_rl.serving.engines.embedded.shaping import Shaper
 from openclaw_rl.serving.engines.interface import EngineError, Finished, Sampling, Token
@@ -33,6 +34,7 @@ class Request:
     most_tokens: int  #: of the response
     send: Callable[[Item], None]  #: called from the loop's thread
     top: int = 0  #: likeliest tokens to report when the prompt is scored
+    guide: Guide | None = None  #: holds the response to a grammar
     draw: Draw = field(init=False)
     done: int = 0  #: prompt tokens whose keys are in the cache
     cached: int = 0  #: of these, copied from the prefix cache
@@ -44,7 +46,8 @@ class Request:
     def __post_init__(self) -> None:
         sampling = self.sampling or Sampling()
         shaping = sampling.shaping
-        self.draw = Draw(sampling, Shaper(shaping, self.prompt, self.response, self.stop_ids) if shaping else None)
+        self.draw = Draw(sampling, Shaper(shaping, self.prompt, self.response, self.stop_ids) if shaping else None,
+                         self.guide)
 
     @property
     def background(self) -> bool:

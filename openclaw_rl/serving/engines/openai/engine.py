@@ -294,6 +294,9 @@ class UpstreamPolicy:
                 request["top_logprobs"] = sampling.top_logprobs
         if call.tools:
             request["tools"] = [tool_json(tool) for tool in call.tools]
+            for shown, tool in zip(request["tools"], call.tools, strict=True):
+                if tool.strict:
+                    shown["function"]["strict"] = True
             named = call.tool_choice not in ("auto", "none", "required")
             request["tool_choice"] = {"type": "function", "function": {"name": call.tool_choice}} if named \
                 else call.tool_choice

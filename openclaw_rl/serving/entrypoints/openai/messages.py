@@ -90,7 +90,7 @@ def parse_tools(items: list[Any]) -> list[turn_pb2.ToolDefinition]:
         schema = _json(parameters, function.name("parameters")) if parameters else ""
         tools.append(turn_pb2.ToolDefinition(
             name=function.required_text("name"), description=function.text("description") or "",
-            parameters_json=schema))
+            parameters_json=schema, strict=function.flag("strict") or False))
     check_tools(tools)
     return tools
 

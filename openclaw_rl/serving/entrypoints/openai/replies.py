@@ -56,7 +56,8 @@ class ChatReply:
         self.head = {"id": self.prefix + turn_id, "created": created, "model": model, "session_id": session_id}
         self.logprobs, self._n, self._token_ids = logprobs, n, token_ids
         self._usage_null = {"usage": None} if include_usage else {}
-        self._calls = [0] * choices  # tool calls that each choice has sent
+        self._calls = [0] * choices  # tool calls that each choice has begun to send
+        self._complete = [0] * choices  # and those that it has ended
         self._tokens: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
         self.served_by("")
 
@@ -72,21 +73,38 @@ class ChatReply:
 
     def chunk(self, choice: int, delta: Delta) -> bytes:
         """A chunk; empty when there is nothing to send yet."""
-        if not delta.tool_calls and not self.logprobs and not delta.reasoning:
+        calls = self._call_chunks(choice, delta) if delta.tool_calls or delta.pieces else []
+        if not calls and not self.logprobs and not delta.reasoning:
             if not delta.text:
                 return b""
             before, after = self._plain[choice]
             return before + orjson.dumps(delta.text) + after
-        if not (delta.text or delta.tool_calls or delta.logprobs or delta.reasoning):
+        if not (delta.text or calls or delta.logprobs or delta.reasoning):
             return b""
         shown: dict[str, Any] = {"content": delta.text} if delta.text else {}
         if delta.reasoning:
             shown["reasoning_content"] = delta.reasoning
-        if delta.tool_calls:
-            shown["tool_calls"] = [{"index": self._calls[choice] + i, **call_json(call)}
-                                   for i, call in enumerate(delta.tool_calls)]
-            self._calls[choice] += len(delta.tool_calls)
+        if calls:
+            shown["tool_calls"] = calls
         return self._event(choice, shown, delta.logprobs, None)
+
+    def _call_chunks(self, choice: int, delta: Delta) -> list[dict[str, Any]]:
+        """The parts of tool calls in a chunk: those that come piece by piece, and whole ones."""
+        parts: list[dict[str, Any]] = []
+        for piece in delta.pieces:
+            if piece.id:
+                self._calls[choice] += 1
+                parts.append({"index": piece.index, "id": piece.id, "type": "function",
+                              "function": {"name": piece.name, "arguments": piece.arguments}})
+            else:
+                parts.append({"index": piece.index, "function": {"arguments": piece.arguments}})
+        for call in delta.tool_calls:
+            index = self._complete[choice]
+            self._complete[choice] += 1
+            if index == self._calls[choice]:  # of which no pieces came
+                self._calls[choice] += 1
+                parts.append({"index": index, **call_json(call)})
+        return parts
 
     def ending(self, choice: int, end: End) -> bytes:
         """The last chunk of a choice."""

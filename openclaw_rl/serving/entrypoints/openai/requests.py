@@ -14,6 +14,7 @@ from typing import Any
 
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError, missing, wrong_type, wrong_value
 from openclaw_rl.serving.entrypoints.openai.fields import Fields
+from openclaw_rl.serving.entrypoints.openai.formats import parse_format
 from openclaw_rl.serving.entrypoints.openai.messages import parse_messages, parse_tools
 from openclaw_rl.serving.entrypoints.openai.sampling import SHAPING, parse_sampling, parse_shaping
 from openclaw_rl.serving.interfaces import ChatCall, version_limits
@@ -72,16 +73,15 @@ def parse_chat(data: dict[str, Any], headers: Mapping[str, str], limits: PromptL
         if not request.logprobs:
             raise wrong_value("top_logprobs", top, "left out unless logprobs is true")
         sampling.top_logprobs = top
-    fields.object("response_format")
+    grammar, format_fields = parse_format(fields)
     parallel = fields.flag("parallel_tool_calls")
     call = ChatCall(messages=messages, tools=tools, tool_choice=check_tool_choice(_tool_choice(fields), tools),
                     parallel_tool_calls=parallel is not False, sampling=sampling, logprobs=request.logprobs,
-                    continue_final=_continues(fields, messages),
+                    grammar=grammar, continue_final=_continues(fields, messages),
                     template_values=fields.object("chat_template_kwargs") or {}, **version_limits(request.options))
     request.n = request.best_of = fields.integer("n", 1, MOST_CHOICES) or 1
     _shared(fields, request, call)
-    if data.get("response_format"):
-        call.extra["response_format"] = data["response_format"]
+    call.extra |= format_fields
     request.calls = _choices(call, request.n)
     return request
 
@@ -111,9 +111,10 @@ def parse_completion(data: dict[str, Any], headers: Mapping[str, str],
         raise wrong_value("best_of", request.best_of, "n when the response is streamed")
     if nothing:
         request.options.no_record = True  # there is no response
+    grammar, _ = parse_format(fields)
     for i, prompt in enumerate(_prompts(fields)):
-        call = ChatCall(sampling=sampling, logprobs=request.logprobs, echo=fields.flag("echo") or False,
-                        echo_only=nothing, **version_limits(request.options))
+        call = ChatCall(sampling=sampling, logprobs=request.logprobs, grammar=grammar,
+                        echo=fields.flag("echo") or False, echo_only=nothing, **version_limits(request.options))
         _shared(fields, request, call)
         if isinstance(prompt, str):
             call.prompt = prompt
