@@ -338,6 +338,7 @@ class _Reader:
                 self._parser = ToolParser(lambda: new_id("call_"), prompt.opening, limit,
                                           {tool.name for tool in call.tools}, policy.engine.info.grammars)
         self._logprobs = call.logprobs
+        self._all_logprobs = call.echo  # clients that score a prompt count the tokens behind it
         self._held: list[dict[str, Any]] = []  # log-probabilities of tokens whose text is held back
         self._hidden = self._tokens.special | set(policy.engine.info.eos_ids) | set(call.sampling.stop_token_ids)
         self.done = False  #: a stop text, or enough calls: stop sampling
@@ -350,7 +351,7 @@ class _Reader:
             self._unstopped -= 1
         else:
             text = self._stops.feed(text)
-        if self._logprobs and not hidden:
+        if self._logprobs and (self._all_logprobs or not hidden):
             self._held.append(self.logprob(token))
         if self._reasoning is not None:
             delta.reasoning, text = self._reasoning.feed(text)
@@ -383,7 +384,7 @@ class _Reader:
             rest, more = self._parser.finish()
             text, calls, pieces = shown + rest, calls + more, self._parser.pieces()
         return Delta(text=text, tool_calls=calls, pieces=pieces, reasoning=reasoning,
-                     logprobs=self._held if text or calls or reasoning else [])
+                     logprobs=self._held if text or calls or reasoning or self._all_logprobs else [])
 
     @property
     def cut(self) -> bool:

@@ -99,12 +99,20 @@ async def test_a_prompt_is_echoed_with_its_log_probabilities(entrypoint: Entrypo
         assert "".join(choice.text for choice in choices) == "The end"
         told = [choice.logprobs for choice in choices if choice.logprobs]
         names = [name for part in told for name in part.tokens]
-        assert "".join(names) == "The end"
+        assert names[-1] == "<|im_end|>" and "".join(names[:-1]) == "The end"
         assert told[0].token_logprobs[0] is None and told[0].top_logprobs[0] is None
         assert told[0].token_logprobs[1] == -1 and len(told[0].top_logprobs[1]) == 2
         offsets = [offset for part in told for offset in part.text_offset]
         assert offsets == [len("".join(names[:i])) for i in range(len(names))]
     assert all(turn.response.content == " end" for turn in entrypoint.turns())
+
+
+async def test_an_end_token_behind_an_echoed_prompt_has_its_log_probability(entrypoint: Entrypoint) -> None:
+    entrypoint.engine.script = lambda _prompt: [EOS]
+    for most in (1, 5):  # lm-evaluation-harness leaves out the last entry, whatever it is
+        _, data = await post(entrypoint, "completions", prompt=[[70, 80]], echo=True, logprobs=1, max_tokens=most)
+        told = data["choices"][0]["logprobs"]
+        assert told["token_logprobs"] == [None, -1, -0.25] and told["tokens"][-1] == "<|im_end|>"
 
 
 async def test_a_prompt_alone_is_scored_and_is_no_turn(entrypoint: Entrypoint) -> None:
