@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from openclaw_rl.rpc import errors
-from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.serving import unsupported
 from openclaw_rl.serving.engines.interface import (
     CallGrammar,
@@ -27,11 +26,11 @@ from openclaw_rl.serving.engines.interface import (
     Sampling,
     TokenEngine,
 )
-from openclaw_rl.serving.interfaces import CallPiece, ChatCall, Delta, End, Event, SampledToken, Start
+from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, SampledToken, Start
 from openclaw_rl.serving.long_input import PromptLimits, context_too_long, off_loop
-from openclaw_rl.serving.text.detokenizer import Detokenizer, StopTexts
-from openclaw_rl.serving.text.hermes_tools import CLOSE, OPEN, ToolParser
-from openclaw_rl.serving.text.parsers import NamedToolParser, Parsers, ReasoningSplitter
+from openclaw_rl.serving.response_reader import ResponseReader
+from openclaw_rl.serving.text.hermes_tools import CLOSE, OPEN
+from openclaw_rl.serving.text.parsers import Parsers
 from openclaw_rl.serving.text.template import ChatTemplate, Prompt, TooLong
 from openclaw_rl.serving.validation import check_sampling, check_version
 from openclaw_rl.v1 import common_pb2, turn_pb2
@@ -152,7 +151,7 @@ class TokenPolicy:
             seed=wanted.seed & (2**63 - 1) if wanted.HasField("seed") else None,
             stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs, background=call.background,
             shaping=call.shaping, grammar=self._grammar(call, prompt))
-        reader = _Reader(self, call, prompt)
+        reader = ResponseReader(call, prompt, self.shown_tokens, self.parsers, self.engine.info)
         reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
         cached = 0
         echo = await self._echo(call, prompt.ids, reader) if call.echo else None
@@ -210,7 +209,7 @@ class TokenPolicy:
         table = self.template.tokens.table
         return b"".join(table[i] for i in ids if i < len(table)).decode("utf-8", "replace")
 
-    async def _echo(self, call: ChatCall, ids: list[int], reader: _Reader) -> Delta:
+    async def _echo(self, call: ChatCall, ids: list[int], reader: ResponseReader) -> Delta:
         """The prompt as text and, where wanted, as tokens with their log-probabilities."""
         delta = Delta(echo=self.text(ids) if call.prompt is None else call.prompt)
         if call.logprobs:
@@ -314,92 +313,6 @@ class TokenPolicy:
     def _too_long(call: ChatCall, tokens: int, limit: int, about: str = "") -> errors.MeshError:
         field_name = _prompt_field(call)
         return context_too_long(limit, f"{field_name} resulted in {about}{tokens} tokens", field_name)
-
-
-class _Reader:
-    """ChatService one response's tokens into deltas: characters, then stop texts, then tool calls."""
-
-    def __init__(self, policy: TokenPolicy, call: ChatCall, prompt: Prompt) -> None:
-        self._tokens = policy.shown_tokens
-        self._text = Detokenizer(self._tokens)
-        self._stops = StopTexts(call.sampling.stop, call.include_stop)
-        self._unstopped = call.shaping.min_tokens if call.shaping else 0  # tokens before a text may end the response
-        self._parser: ToolParser | NamedToolParser | None = None
-        self._reasoning = None
-        if policy.parsers.reasoning and not prompt.opening and call.prompt is None and call.prompt_ids is None:
-            self._reasoning = ReasoningSplitter(policy.parsers.reasoning)
-        if call.tools and call.tool_choice != "none":
-            # A call forced by name is a single call, as in OpenAI's API.
-            single = not call.parallel_tool_calls or call.tool_choice not in ("auto", "required")
-            limit = 1 if single else None
-            if policy.parsers.tool and not prompt.opening:  # a forced call begins in the Hermes style
-                self._parser = NamedToolParser(policy.parsers.tool, call.tools, lambda: new_id("call_"), limit)
-            else:
-                self._parser = ToolParser(lambda: new_id("call_"), prompt.opening, limit,
-                                          {tool.name for tool in call.tools}, policy.engine.info.grammars)
-        self._logprobs = call.logprobs
-        self._all_logprobs = call.echo  # clients that score a prompt count the tokens behind it
-        self._held: list[dict[str, Any]] = []  # log-probabilities of tokens whose text is held back
-        self._hidden = self._tokens.special | set(policy.engine.info.eos_ids) | set(call.sampling.stop_token_ids)
-        self.done = False  #: a stop text, or enough calls: stop sampling
-
-    def feed(self, token: SampledToken) -> Delta:
-        delta = Delta(tokens=[token])
-        hidden = token.id in self._hidden
-        text = "" if hidden else self._text.feed(token.id)
-        if self._unstopped > 0:
-            self._unstopped -= 1
-        else:
-            text = self._stops.feed(text)
-        if self._logprobs and (self._all_logprobs or not hidden):
-            self._held.append(self.logprob(token))
-        if self._reasoning is not None:
-            delta.reasoning, text = self._reasoning.feed(text)
-        if self._parser is not None:
-            delta.text, delta.tool_calls = self._parser.feed(text)
-            delta.pieces = self._parser.pieces()
-        else:
-            delta.text = text
-        self.done = self._stops.hit or (self._parser is not None and self._parser.complete)
-        if self._held and (delta.text or delta.tool_calls or delta.pieces or delta.reasoning):
-            delta.logprobs, self._held = self._held, []
-        return delta
-
-    @property
-    def stop(self) -> str:
-        """The stop text that ended the response."""
-        return self._stops.found
-
-    def finish(self) -> Delta:
-        """Return what was held back."""
-        text = self._stops.feed(self._text.finish()) + self._stops.finish()
-        calls: list[turn_pb2.ToolCall] = []
-        pieces: list[CallPiece] = []
-        reasoning = ""
-        if self._reasoning is not None:
-            (reasoning, text), (more_reasoning, rest) = self._reasoning.feed(text), self._reasoning.finish()
-            reasoning, text = reasoning + more_reasoning, text + rest
-        if self._parser is not None:
-            shown, calls = self._parser.feed(text)
-            rest, more = self._parser.finish()
-            text, calls, pieces = shown + rest, calls + more, self._parser.pieces()
-        return Delta(text=text, tool_calls=calls, pieces=pieces, reasoning=reasoning,
-                     logprobs=self._held if text or calls or reasoning or self._all_logprobs else [])
-
-    @property
-    def cut(self) -> bool:
-        """Whether the response ended within the arguments of a call."""
-        return self._parser is not None and self._parser.cut
-
-    def logprob(self, token: SampledToken) -> dict[str, Any]:
-        """An entry of OpenAI's `logprobs.content`."""
-        return {**self.named(token.id, token.model_logprob),
-                "top_logprobs": [self.named(index, value) for index, value in token.top]}
-
-    def named(self, index: int, logprob: float) -> dict[str, Any]:
-        """A token in OpenAI's shape."""
-        data = self._tokens.table[index] if index < len(self._tokens.table) else b""
-        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0), "bytes": list(data)}
 
 
 def _prompt_field(call: ChatCall) -> str:
