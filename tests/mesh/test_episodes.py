@@ -88,7 +88,8 @@ def test_an_environment_server_that_is_killed_amid_episodes(mesh: Mesh, kinds: l
     until(mesh.all_running, 120, "all running")
     kind = "terminal" if "terminal" in kinds else kinds[0]
     before = {episode["episode"] for episode in mesh.json("episodes", "list", "--limit", "1000")}
-    command = [str(Path(sys.executable).parent / "openclaw-rl"), "episodes", "run", "--type", kind, "--groups", "8",
+    # More than run while a busy machine looks for one that runs: two take a second.
+    command = [str(Path(sys.executable).parent / "openclaw-rl"), "episodes", "run", "--type", kind, "--groups", "60",
                "--group-size", "2", "--parallel", "2", "--json"]
     run = subprocess.Popen(command, env=mesh.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -97,8 +98,8 @@ def test_an_environment_server_that_is_killed_amid_episodes(mesh: Mesh, kinds: l
                 if episode["episode"] not in before]
 
     with Users(mesh, "killed-amid-episodes") as users:
-        until(lambda: any(episode["steps"] for episode in new()) and any(not episode["done"] for episode in new()), 100,
-              "an episode under way")
+        until(lambda: (there := new()) and any(episode["steps"] for episode in there)
+              and any(not episode["done"] for episode in there), 100, "an episode under way")
         pid = mesh.record("env_server").pid
         sandboxes = psutil.Process(pid).children(recursive=True)
         os.kill(pid, signal.SIGKILL)
