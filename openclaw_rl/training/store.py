@@ -7,6 +7,7 @@ version are written before it, and deleted at the next start when it never came.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -126,7 +127,8 @@ class TrainerStore:
             version: the other one.
             taken_back: versions that are not served any more, and why; a lasting state stands.
             never_served: versions that were made from these and never will be served, and why. Nobody learns from
-                their turns by them, so the samples wait again, and their manifests name them no more.
+                their turns by them, so the samples wait again, and their manifests name them no more, but for those
+                whose content is gone.
 
         Raises:
             HeadMoved: `head` is not the head any more: a step has ended. Nothing was changed.
@@ -141,7 +143,7 @@ class TrainerStore:
             there, *_ = self._samples.pend_again(db, never_served, rebuild=False)
             self.counters.add(db, Counter.TRAINED, -there)
             for number, status in never_served.items():
-                self.versions.undo(db, number, status)
+                self.versions.undo(db, number, status, partial(self._samples.is_of, db, number))
 
     def oldest(self) -> float | None:
         """Return when that was accepted, or its group ready, which has waited longest for a step, seconds since the

@@ -372,6 +372,24 @@ async def test_a_rollback_while_a_step_runs_gives_its_samples_back(tmp_path: Pat
         assert 3 not in rig.learner.versions.versions(), "what it learned is deleted"
 
 
+async def test_what_was_learned_from_or_is_gone_is_not_given_back(tmp_path: Path, model: Path) -> None:
+    """A version that never answered itself, but whose successor did, was not in vain; nor can what is deleted wait."""
+    async with trainer(tmp_path, model) as rig:
+        await make_versions(rig, 4)
+        for version in (1, 3):
+            await rig.service.delivery.on_state(state(version, highest=4))
+        await rig.service.delivery.on_activated(1, weights_pb2.WeightActivated())
+        await rig.service.delivery.on_activated(3, weights_pb2.WeightActivated())
+        with rig.store.database.transaction() as db:
+            db.execute("UPDATE samples SET payload = NULL WHERE turn_id = '4a'")
+        await rig.service.delivery.on_state(state(0, highest=4, withdrawn=(1,)))
+        versions = {v.manifest.version: v for v in (await rig.stub.ListVersions(pb.ListVersionsRequest())).versions}
+        assert {number: sorted(v.manifest.turn_ids) for number, v in versions.items() if number in (2, 3, 4)} == {
+            2: ["2a", "2b"], 3: ["3a", "3b"], 4: ["4a"]}
+        samples = (await rig.stub.ListSamples(pb.ListSamplesRequest(turn_ids=["2a", "3a", "4a"]))).samples
+        assert [sample.version for sample in samples] == [2, 3, 4]
+
+
 async def test_a_rollback_to_what_cannot_be_built_on_goes_to_the_version_before(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         await make_versions(rig, 3)

@@ -168,7 +168,9 @@ class Delivery:
         found: dict[int, VersionStatus] = {}
         for version in line:
             known = self._table.get(version)
-            if version not in void and known is not None and known.activated_at is None:
+            if known is not None and known.activated_at is not None:
+                break  # what is older became part of an answer with it
+            if version not in void and known is not None:
                 count = len(known.manifest.turn_ids)
                 found[version] = VersionStatus(VersionState.REJECTED, (
                     f"it was made from version {max(v for v in void if v < version)}, which was taken back meanwhile; "

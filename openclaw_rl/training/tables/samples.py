@@ -178,6 +178,11 @@ class SampleTable:
                    " NOT NULL", list(versions))
         return there, signals, lost
 
+    def is_of(self, db: sqlite3.Connection, version: int, turn_id: str) -> bool:
+        """Whether a turn's fate is this version."""
+        row = db.execute("SELECT version FROM samples WHERE turn_id = ? AND fate = 'trained'", (turn_id,)).fetchone()
+        return row is not None and row["version"] == version
+
     # Deleting
 
     def erase(self, db: sqlite3.Connection, seq: int, drop: Drop) -> None:

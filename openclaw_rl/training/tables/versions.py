@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,11 +160,15 @@ class VersionTable:
             if self._state_of(db, number) not in _LASTING:
                 self.set_status(db, number, status)
 
-    def undo(self, db: sqlite3.Connection, version: int, status: VersionStatus) -> None:
-        """Note that nothing will ever come of a version: it can't be built on, and was trained on no turns."""
+    def undo(self, db: sqlite3.Connection, version: int, status: VersionStatus, stays: Callable[[str], bool]) -> None:
+        """Note that nothing will ever come of a version: it can't be built on.
+
+        Args:
+            stays: whether a turn that it was trained on stays its own, since it can't be trained on again.
+        """
         row = db.execute("SELECT manifest FROM versions WHERE version = ?", (version,)).fetchone()
         manifest = weights_pb2.VersionManifest.FromString(row["manifest"])
-        del manifest.turn_ids[:]
+        manifest.turn_ids[:] = [*filter(stays, manifest.turn_ids)]
         payload = manifest.SerializeToString()
         db.execute("UPDATE versions SET manifest = ?, crc = ?, lost = 1, detail = ? WHERE version = ?",
                    (payload, crc(payload), str(status), version))
