@@ -64,7 +64,9 @@ def engine_arguments(settings: PolicyServerConfig, folder: Path, version: int, c
         values |= {"device": "cpu", "attention-backend": "torch_native", "sampling-backend": "pytorch",
                    "grammar-backend": "none", "disable-overlap-schedule": True, "sleep-on-idle": True,
                    "max-total-tokens": max(context + SPARE, min(settings.max_batch * context, _CPU_CACHE))}
-        values.setdefault("mem-fraction-static", 0.1)
+        # Its cache is bounded by the number of tokens. SGLang takes for its own what other programs take while it loads
+        # a model: with a tenth of the memory it would have none left for the cache where these take a tenth.
+        values.setdefault("mem-fraction-static", 0.5)
     return values | dict(sglang.arguments)
 
 
