@@ -26,7 +26,7 @@ from openclaw_rl.serving.token_policy import Policy, TokenPolicy, Transcript
 from openclaw_rl.serving.tracing import generated
 from openclaw_rl.serving.validation import check_id
 from openclaw_rl.sessions.declared import declared
-from openclaw_rl.sessions.fingerprint import Digests, both_digests
+from openclaw_rl.sessions.fingerprint import Digests, both_digests, text_of
 from openclaw_rl.sessions.index import ConversationIndex, in_flight_key
 from openclaw_rl.v1 import turn_pb2
 
@@ -65,8 +65,8 @@ class ChatService:
         self._policy: Policy | None = None
         self._recorder, self._heartbeat = recorder, heartbeat
         self._index = index if index is not None else ConversationIndex()
-        # Requests without a session id that are not answered yet.
-        self._open: WeakValueDictionary[str, RequestContext] = WeakValueDictionary()  # by turn id
+        self._open: WeakValueDictionary[str, RequestContext] = WeakValueDictionary()  # not answered yet, by turn id
+        # Those of them without a session id.
         self._unanswered: WeakValueDictionary[bytes, RequestContext] = WeakValueDictionary()
         self._draining = False
         self._idle = asyncio.Event()
@@ -298,7 +298,7 @@ class ChatService:
             complete = reason not in (turn_pb2.FINISH_REASON_CANCELLED, turn_pb2.FINISH_REASON_ERROR)
             said, digests = list(call.messages), context.digests
             if call.continue_final:  # the client keeps both parts as one message
-                response.content, digests = _text(said.pop()) + response.content, None
+                response.content, digests = text_of(said.pop()) + response.content, None
             self._index.remember(origin.client, context.session_id, said, response, digests, complete=complete,
                                  done=done)
         return turn
@@ -315,7 +315,3 @@ def _with_declared(options: turn_pb2.TurnOptions, messages: Sequence[turn_pb2.Ch
     result.session_id = options.session_id or said.session_id
     result.turn_type = options.turn_type or said.turn_type
     return result
-
-
-def _text(message: turn_pb2.ChatMessage) -> str:
-    return message.content or "\n".join(part.text for part in message.parts)

@@ -32,6 +32,8 @@ from openclaw_rl.weights.format.safetensors import (
     make_spec,
     read_folder,
     read_header,
+    specs_from_json,
+    specs_to_json,
 )
 
 if TYPE_CHECKING:
@@ -166,8 +168,7 @@ class VersionStore:
         done.total_bytes = sum(dense_bytes(spec.dtype, spec.shape) for spec in specs)
         fsync(folder / MODEL_FILE)
         self._add_companions(folder)
-        tensors = [[spec.name, spec.dtype, list(spec.shape), spec.sha256.hex()] for spec in specs]
-        data = {"manifest": MessageToDict(done, preserving_proto_field_name=True), "tensors": tensors}
+        data = {"manifest": MessageToDict(done, preserving_proto_field_name=True), "tensors": specs_to_json(specs)}
         data["sha256"] = _checksum(data)
         write_durably(folder / MANIFEST_FILE, json.dumps(data).encode())
         self.remove(done.version)
@@ -322,7 +323,7 @@ def read_version(folder: Path) -> tuple[VersionManifest, list[TensorSpec]]:
         if data.get("sha256", _checksum(data)) != _checksum(data):
             raise CorruptFile(f"{folder / MANIFEST_FILE} was edited: its checksum differs")
         manifest = ParseDict(data["manifest"], VersionManifest())
-        specs = [make_spec(name, dtype, shape, bytes.fromhex(sha256)) for name, dtype, shape, sha256 in data["tensors"]]
+        specs = specs_from_json(data["tensors"])
     except (ValueError, TypeError, KeyError, AttributeError, ParseError) as error:
         raise CorruptFile(f"{folder / MANIFEST_FILE}: can't be read: {error}") from None
     places = read_header(folder / MODEL_FILE)

@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1.weights_pb2 import TensorSpec, VersionManifest
 from openclaw_rl.weights.format.digest import manifest_digest, tensor_digest
-from openclaw_rl.weights.format.safetensors import CorruptFile, Tensors, make_spec, read_folder
+from openclaw_rl.weights.format.safetensors import CorruptFile, Tensors, read_folder, specs_from_json, specs_to_json
 
 DESCRIPTION = "openclaw_rl.json"
 ADAPTER = "adapter"
@@ -36,10 +36,10 @@ class Description:
 
     def write(self, folder: Path) -> None:
         """Write the description."""
-        tensors = [[spec.name, spec.dtype, list(spec.shape), spec.sha256.hex()] for spec in self.tensors]
         (folder / DESCRIPTION).write_text(json.dumps({
             "format": _FORMAT, "mesh": self.mesh, "lineage": self.lineage,
-            "manifest": MessageToDict(self.manifest, preserving_proto_field_name=True), "tensors": tensors}, indent=1))
+            "manifest": MessageToDict(self.manifest, preserving_proto_field_name=True),
+            "tensors": specs_to_json(self.tensors)}, indent=1))
 
     @classmethod
     def read(cls, folder: Path) -> Description:
@@ -53,10 +53,8 @@ class Description:
             data = parse_json(file.read_bytes())
             if data["format"] > _FORMAT:
                 raise PortableError(f"{file} was written by a newer release of openclaw-rl; install that one")
-            specs = [make_spec(name, dtype, shape, bytes.fromhex(sha256))
-                     for name, dtype, shape, sha256 in data["tensors"]]
-            found = cls(ParseDict(data["manifest"], VersionManifest()), specs, str(data["mesh"]),
-                        [int(number) for number in data["lineage"]])
+            found = cls(ParseDict(data["manifest"], VersionManifest()), specs_from_json(data["tensors"]),
+                        str(data["mesh"]), [int(number) for number in data["lineage"]])
         except FileNotFoundError:
             raise PortableError(f"{folder} has no {DESCRIPTION}: a folder is needed that `openclaw-rl versions export` "
                                 "wrote") from None

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1.weights_pb2 import TENSOR_ENCODING_DENSE, TensorSpec
@@ -38,6 +39,20 @@ def make_spec(name: str, dtype: str, shape: Iterable[int], sha256: bytes) -> Ten
     shape = tuple(shape)
     return TensorSpec(name=name, dtype=dtype, shape=shape, encoding=TENSOR_ENCODING_DENSE,
                       encoded_bytes=dense_bytes(dtype, shape), sha256=sha256)
+
+
+def specs_to_json(specs: Iterable[TensorSpec]) -> list[list[Any]]:
+    """Dense specs as the files beside a version's weights have them: name, type, shape and SHA-256 of each."""
+    return [[spec.name, spec.dtype, list(spec.shape), spec.sha256.hex()] for spec in specs]
+
+
+def specs_from_json(data: Iterable[tuple[str, str, list[int], str]]) -> list[TensorSpec]:
+    """The specs that `specs_to_json` wrote.
+
+    Raises:
+        ValueError, TypeError: they are something else.
+    """
+    return [make_spec(name, dtype, shape, bytes.fromhex(sha256)) for name, dtype, shape, sha256 in data]
 
 
 def header(specs: Iterable[TensorSpec], room: int = 0) -> bytes:

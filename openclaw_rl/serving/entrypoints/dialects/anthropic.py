@@ -50,9 +50,7 @@ def to_chat(data: dict[str, Any]) -> dict[str, Any]:
     """
     fields = Fields(data)
     body = {name: data[name] for name in _SAME if name in data}
-    for name in _UNSUPPORTED:
-        if data.get(name):
-            raise wrong_value(name, data[name], "left out: it is not supported")
+    fields.refuse(_UNSUPPORTED)
     if stops := fields.array("stop_sequences"):
         body["stop"] = stops
     system = fields.get("system")

@@ -38,9 +38,7 @@ def to_chat(data: dict[str, Any]) -> dict[str, Any]:
     """The body of the chat completion that a request means, without the conversation that it continues."""
     fields = Fields(data)
     body = {name: data[name] for name in _SAME if name in data}
-    for name in _UNSUPPORTED:
-        if data.get(name):
-            raise wrong_value(name, data[name], "left out: it is not supported")
+    fields.refuse(_UNSUPPORTED)
     most = fields.integer("max_output_tokens", 1, 2**63 - 1)
     if most is not None:
         body["max_tokens"] = most

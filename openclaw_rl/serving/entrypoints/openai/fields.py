@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, overload
 
 import orjson
@@ -103,6 +104,12 @@ class Fields:
         """The raw value; None when absent."""
         self.known.add(key)
         return self.data.get(key)
+
+    def refuse(self, keys: Iterable[str]) -> None:
+        """Refuse fields that are not supported; without a value, or an empty one, they ask for nothing."""
+        for key in keys:
+            if value := self.data.get(key):
+                raise wrong_value(self.name(key), value, "left out: it is not supported")
 
     def text(self, key: str) -> str | None:
         """A string."""
